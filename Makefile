@@ -1,0 +1,88 @@
+# Needs make and Python 3.11, 3.12 or 3.13; everything else is installed, pinned and hash-checked, into $(VENV).
+#
+#   make install     the virtual environment, with the project in it (again only when pyproject.toml or the pins change)
+#   make demo        the demo: embedded data, no download
+#   make test        the tests, without the slow ones
+#   make slow        the slow tests
+#   make lint        style, formatting and types
+#   make format      fix style and formatting
+#   make requirements    rewrite the pins after a change of dependencies; with UPGRADE=1, move every pin forward
+#   make clean       remove the virtual environment and the caches
+#
+# PYTHON=... chooses the Python a new environment is made with, VENV=... its folder, ARGS=... adds to the command run.
+
+VENV = .venv
+BIN = $(VENV)/bin
+PINS = requirements/all.txt
+STAMP = $(VENV)/.installed
+UNFINISHED = $(VENV)/.unfinished
+PIP = $(BIN)/python -m pip --disable-pip-version-check --no-input
+PYTEST = $(BIN)/python -m pytest -q -n auto --maxprocesses 4 --dist worksteal
+UV = uv==0.13.7
+
+# The first that starts and is in range: a version manager's shim may exist and yet fail.
+CANDIDATES = $(if $(PYTHON),'$(PYTHON)',python3.13 python3.12 python3.11 python3 python)
+IN_RANGE = import sys; sys.exit(not (3, 11) <= sys.version_info[:2] <= (3, 13))
+define FIND_PYTHON
+python=; for candidate in $(CANDIDATES); do \
+  if "$$candidate" -c '$(IN_RANGE)' >/dev/null 2>&1; then python=$$candidate; break; fi; \
+done; \
+if [ -z "$$python" ]; then \
+  echo "proxbi needs Python 3.11, 3.12 or 3.13, and none of these is one that runs:" $(CANDIDATES)"; install one, or name it with 'make PYTHON=/path/to/python ...'." >&2; \
+  exit 1; \
+fi
+endef
+
+.DELETE_ON_ERROR:
+.PHONY: help install demo test slow lint format requirements clean
+
+help:
+	@sed -n '/^#/!q; s/^# \{0,1\}//p' Makefile
+
+install: $(STAMP)
+
+# An environment whose last installation was cut short, or whose Python or pip no longer runs, is made anew.
+$(STAMP): pyproject.toml $(PINS)
+	@rm -f $@
+	@if [ -e $(UNFINISHED) ] || ! $(BIN)/python -c 'import pip; $(IN_RANGE)' >/dev/null 2>&1; then \
+	  $(FIND_PYTHON); \
+	  echo "Making $(VENV) with $$("$$python" --version)"; \
+	  "$$python" -m venv --clear $(VENV) || exit 1; \
+	fi
+	@touch $(UNFINISHED)
+	@echo "Installing the pinned packages into $(VENV) (a minute or two the first time)"
+	@$(PIP) install -qq --require-hashes -r $(PINS)
+	@$(PIP) install -qq --no-deps --no-build-isolation --editable .
+	@rm -f $(UNFINISHED)
+	@touch $@
+
+demo: install
+	$(BIN)/proxbi demo $(ARGS)
+
+test: install
+	$(PYTEST) $(ARGS)
+
+# pytest says 5 when nothing is marked slow.
+slow: install
+	$(PYTEST) -m slow $(ARGS) || [ $$? -eq 5 ]
+
+lint: install
+	$(BIN)/python -m ruff check
+	$(BIN)/python -m ruff format --check
+	$(BIN)/python -m mypy
+
+format: install
+	$(BIN)/python -m ruff check --fix
+	$(BIN)/python -m ruff format
+
+# One set for every supported Python and platform; pins stay where they are unless UPGRADE is set.
+requirements:
+	@$(FIND_PYTHON); \
+	  "$$python" -m venv --clear build/uv && build/uv/bin/python -m pip install -qq $(UV)
+	build/uv/bin/uv pip compile --quiet pyproject.toml --extra all --extra dev --universal --python-version 3.11 \
+	  --fork-strategy fewest --generate-hashes --no-emit-index-url --no-emit-find-links \
+	  --custom-compile-command "make requirements" $(if $(UPGRADE),--upgrade) --output-file $(PINS)
+
+clean:
+	rm -rf $(VENV) build dist .pytest_cache .mypy_cache .ruff_cache .hypothesis
+	find src tests benchmarks examples -name __pycache__ -type d -prune -exec rm -rf {} +

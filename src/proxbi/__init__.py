@@ -1,0 +1,65 @@
+"""proxbi: bilevel problems with an upper-level prox, min_x f(x, y*(x)) + h(x) with y*(x) = argmin_y g(x, y)."""
+
+from importlib.metadata import version as _version
+
+from proxbi.callbacks import Checkpoint as Checkpoint
+from proxbi.callbacks import OracleBudget as OracleBudget
+from proxbi.callbacks import Progress as Progress
+from proxbi.callbacks import Record as Record
+from proxbi.callbacks import StopBelow as StopBelow
+from proxbi.callbacks import TimeLimit as TimeLimit
+from proxbi.checkpoint import CheckpointError as CheckpointError
+from proxbi.chunk import run as run
+from proxbi.hypergradient import AID as AID
+from proxbi.hypergradient import ITD as ITD
+from proxbi.hypergradient import one_step as one_step
+from proxbi.linear import CG as CG
+from proxbi.linear import Direct as Direct
+from proxbi.linear import LinearStatus as LinearStatus
+from proxbi.linear import Neumann as Neumann
+from proxbi.lower import Exact as Exact
+from proxbi.lower import GradientDescent as GradientDescent
+from proxbi.lower import Nesterov as Nesterov
+from proxbi.lower import Optax as Optax
+from proxbi.minimize import Callback as Callback
+from proxbi.minimize import minimize as minimize
+from proxbi.problem import Counts as Counts
+from proxbi.problem import Problem as Problem
+from proxbi.regularizers import L0 as L0
+from proxbi.regularizers import L1 as L1
+from proxbi.regularizers import L2 as L2
+from proxbi.regularizers import MCP as MCP
+from proxbi.regularizers import PSD as PSD
+from proxbi.regularizers import SCAD as SCAD
+from proxbi.regularizers import Box as Box
+from proxbi.regularizers import CappedL1 as CappedL1
+from proxbi.regularizers import ElasticNet as ElasticNet
+from proxbi.regularizers import GroupL2 as GroupL2
+from proxbi.regularizers import Halfspace as Halfspace
+from proxbi.regularizers import Huber as Huber
+from proxbi.regularizers import Hyperplane as Hyperplane
+from proxbi.regularizers import L1Ball as L1Ball
+from proxbi.regularizers import L2Ball as L2Ball
+from proxbi.regularizers import LInfBall as LInfBall
+from proxbi.regularizers import LogSum as LogSum
+from proxbi.regularizers import Lp as Lp
+from proxbi.regularizers import MoreauEnvelope as MoreauEnvelope
+from proxbi.regularizers import NegativeCappedL1 as NegativeCappedL1
+from proxbi.regularizers import NonNegative as NonNegative
+from proxbi.regularizers import Nuclear as Nuclear
+from proxbi.regularizers import OutsideInterval as OutsideInterval
+from proxbi.regularizers import RankBall as RankBall
+from proxbi.regularizers import Regularizer as Regularizer
+from proxbi.regularizers import Separable as Separable
+from proxbi.regularizers import Simplex as Simplex
+from proxbi.regularizers import SparseSet as SparseSet
+from proxbi.regularizers import SquaredL2 as SquaredL2
+from proxbi.regularizers import Zero as Zero
+from proxbi.result import Result as Result
+from proxbi.result import SolveError as SolveError
+from proxbi.result import Status as Status
+from proxbi.solvers import PAPER_SOLVERS as PAPER_SOLVERS
+from proxbi.solvers import ProxBiO as ProxBiO
+from proxbi.solvers import paper_solver as paper_solver
+
+__version__ = _version("proxbi")

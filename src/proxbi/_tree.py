@@ -1,0 +1,69 @@
+"""Vector arithmetic on pytrees: the few operations every algorithm here is written in.
+
+Each keeps the dtype of the tree it returns, whatever dtype the scalar has, so that a float64 step size
+never promotes a float32 iterate.
+"""
+
+import operator
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+from jaxtyping import Array, Bool, Float, PyTree
+
+Scalar = Float[Array, ""]
+
+
+def axpy(factor: Any, direction: PyTree, start: PyTree) -> PyTree:
+    """`start + factor * direction`, leaf by leaf."""
+    return jax.tree.map(lambda d, s: s + jnp.asarray(factor, s.dtype) * d, direction, start)
+
+
+def scale(factor: Any, tree: PyTree) -> PyTree:
+    """`factor * tree`."""
+    return jax.tree.map(lambda leaf: jnp.asarray(factor, leaf.dtype) * leaf, tree)
+
+
+def subtract(left: PyTree, right: PyTree) -> PyTree:
+    """`left - right`."""
+    return jax.tree.map(operator.sub, left, right)
+
+
+def zeros_like(tree: PyTree) -> PyTree:
+    """The zero vector of the space `tree` lives in."""
+    return jax.tree.map(jnp.zeros_like, tree)
+
+
+def where(condition: Bool[Array, ""], yes: PyTree, no: PyTree) -> PyTree:
+    """`yes` if `condition` else `no`, as whole trees."""
+    return jax.tree.map(lambda a, b: jnp.where(condition, a, b), yes, no)
+
+
+def total(tree: PyTree) -> Scalar:
+    """Sum of all entries of all leaves."""
+    return sum((jnp.sum(leaf) for leaf in jax.tree.leaves(tree)), start=_zero(tree))
+
+
+def dot(left: PyTree, right: PyTree) -> Scalar:
+    """The inner product over all leaves."""
+    return total(jax.tree.map(operator.mul, left, right))
+
+
+def norm(tree: PyTree) -> Scalar:
+    """The Euclidean norm over all leaves; finite (zero) gradient at the origin, no overflow for large entries."""
+    largest = jnp.max(jnp.stack([jnp.max(jnp.abs(leaf), initial=0) for leaf in jax.tree.leaves(tree)]))
+    largest = jax.lax.stop_gradient(jnp.where((largest > 0) & jnp.isfinite(largest), largest, 1))
+    squares = dot(scaled := jax.tree.map(lambda leaf: leaf / largest.astype(leaf.dtype), tree), scaled)
+    positive = squares > 0
+    return jnp.where(positive, largest * jnp.sqrt(jnp.where(positive, squares, 1)), squares)
+
+
+def all_finite(tree: PyTree) -> Bool[Array, ""]:
+    """Whether no leaf holds a NaN or an infinity."""
+    flags = [jnp.all(jnp.isfinite(leaf)) for leaf in jax.tree.leaves(tree) if jnp.issubdtype(leaf.dtype, jnp.inexact)]
+    return jnp.all(jnp.stack(flags)) if flags else jnp.asarray(True)
+
+
+def _zero(tree: PyTree) -> Scalar:
+    leaves = jax.tree.leaves(tree)
+    return jnp.zeros((), jnp.result_type(*leaves)) if leaves else jnp.zeros(())

@@ -1,0 +1,154 @@
+"""What can happen between the chunks of a run: progress, records, checkpoints, stopping rules."""
+
+import csv
+import sys
+from os import PathLike
+from pathlib import Path
+from typing import Any
+
+from proxbi import _check, checkpoint
+from proxbi.checkpoint import Snapshot
+from proxbi.minimize import Callback, Run
+from proxbi.result import Status
+
+
+class Progress(Callback):
+    """A progress bar on the terminal (rich); silent when the output is not a terminal."""
+
+    def __init__(self, label: str = "minimize", metric: str = "objective"):
+        """`metric` is the entry of the row that is shown beside the bar."""
+        self.label, self.metric = label, metric
+        self._bar: Any = None
+
+    def open(self, run: Run) -> None:
+        if not sys.stderr.isatty():
+            return
+        try:
+            from rich.console import Console
+            from rich.progress import BarColumn, MofNCompleteColumn, TextColumn, TimeRemainingColumn
+            from rich.progress import Progress as Bar
+        except ImportError as error:
+            raise ImportError("Progress needs rich: pip install 'proxbi[cli]'.") from error
+        columns = [
+            TextColumn("{task.description}"),
+            BarColumn(),
+            MofNCompleteColumn(),
+            TimeRemainingColumn(),
+            TextColumn("{task.fields[metric]}"),
+        ]
+        self._bar = Bar(*columns, console=Console(stderr=True))
+        self._task = self._bar.add_task(self.label, total=run.steps, completed=run.first, metric="compiling")
+        self._bar.start()
+
+    def __call__(self, row: dict[str, Any], snapshot: Snapshot) -> None:
+        if self._bar is not None:
+            shown = f"{self.metric} {row[self.metric]:.6g}"
+            self._bar.update(self._task, completed=row["step"], metric=shown)
+
+    def close(self, snapshot: Snapshot) -> None:
+        if self._bar is not None:
+            self._bar.stop()
+            self._bar = None
+
+
+class Record(Callback):
+    """Append every row to a CSV file as it comes, so that nothing is lost with the process.
+
+    A resumed run goes on in the same file: rows past its first step are dropped, as they will be made again.
+    """
+
+    def __init__(self, path: str | PathLike[str]):
+        """`path` is the CSV file."""
+        self.path = Path(path)
+
+    def open(self, run: Run) -> None:
+        kept = []
+        if run.first and self.path.exists():
+            with self.path.open(newline="") as file:
+                kept = [row for row in csv.DictReader(file) if int(row["step"]) <= run.first]
+        self.path.parent.mkdir(parents=True, exist_ok=True)
+        with self.path.open("w", newline="") as file:
+            if kept:
+                writer = csv.DictWriter(file, kept[0])
+                writer.writeheader()
+                writer.writerows(kept)
+
+    def __call__(self, row: dict[str, Any], snapshot: Snapshot) -> None:
+        with self.path.open("a", newline="") as file:
+            writer = csv.DictWriter(file, row)
+            if file.tell() == 0:
+                writer.writeheader()
+            writer.writerow(row)
+
+
+class Checkpoint(Callback):
+    """Save the run into `folder` after every chunk (or every `every` chunks), keeping the last `keep` files.
+
+    Pass the same folder as `resume=` to go on after any kind of stop, `kill -9` and power cuts included.
+    """
+
+    def __init__(self, folder: str | PathLike[str], *, every: int = 1, keep: int = 3):
+        """`every` counts chunks, not steps."""
+        _check.positive_int("every", every)
+        _check.positive_int("keep", keep)
+        self.folder, self.every, self.keep = Path(folder), every, keep
+        self._chunks = 0
+        self._saved: int | None = None
+
+    def open(self, run: Run) -> None:
+        checkpoint.prepare(self.folder)
+        self._fingerprint = checkpoint.fingerprint(run.problem, run.solver)
+        self._saved = run.first
+        self._chunks = 0
+
+    def __call__(self, row: dict[str, Any], snapshot: Snapshot) -> None:
+        self._chunks += 1
+        if self._chunks % self.every == 0:
+            self._save(snapshot)
+
+    def close(self, snapshot: Snapshot) -> None:
+        if snapshot.step != self._saved:
+            self._save(snapshot)
+
+    def _save(self, snapshot: Snapshot) -> None:
+        checkpoint.save(self.folder, snapshot, self._fingerprint, self.keep)
+        self._saved = snapshot.step
+
+
+class StopBelow(Callback):
+    """Stop once an entry of the row is at most `value`: `StopBelow("lower_residual", 1e-6)`."""
+
+    def __init__(self, metric: str, value: float):
+        """`metric` is a key of the rows of `Result.history`."""
+        self.metric, self.value = metric, value
+
+    def __call__(self, row: dict[str, Any], snapshot: Snapshot) -> bool:
+        if self.metric not in row:
+            raise KeyError(f"StopBelow: no metric {self.metric!r} in the row; it has {', '.join(row)}.")
+        return row[self.metric] is not None and row[self.metric] <= self.value
+
+
+class TimeLimit(Callback):
+    """Stop after the first chunk that ends past `seconds` of run time (compilation, metrics and callbacks not
+    counted).
+    """
+
+    def __init__(self, seconds: float):
+        """`seconds` of running."""
+        _check.positive("seconds", _check.as_float(seconds))
+        self.seconds = seconds
+
+    def __call__(self, row: dict[str, Any], snapshot: Snapshot) -> Status | None:
+        return Status.TIME if row["seconds"] >= self.seconds else None
+
+
+class OracleBudget(Callback):
+    """Stop after the first chunk that ends with at least `total` oracle calls, all kinds counted alike."""
+
+    def __init__(self, total: int):
+        """`total` calls, those of a resumed run included."""
+        _check.positive_int("total", total)
+        self.total = total
+
+    def __call__(self, row: dict[str, Any], snapshot: Snapshot) -> Status | None:
+        return Status.BUDGET if snapshot.counts.total >= self.total else None

@@ -1,0 +1,222 @@
+"""One run in one file: written atomically, read without pickle, refused when it is damaged or belongs to another
+problem.
+
+A checkpoint is a safetensors file. Its arrays are the leaves of the solver's state by their paths; its metadata hold
+the step, the counts, the history, the fingerprint of problem and solver, and a SHA-256 over all of that, so a flipped
+bit is noticed.
+"""
+
+import hashlib
+import json
+import os
+import re
+import warnings
+from collections.abc import Iterator
+from functools import partial
+from pathlib import Path
+from types import CodeType
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jaxtyping import PyTree
+from safetensors import SafetensorError, safe_open
+from safetensors.numpy import save as to_safetensors
+
+from proxbi.problem import Counts, Problem
+from proxbi.solvers import Solver
+
+FORMAT = "proxbi-checkpoint-1"
+SUFFIX = ".safetensors"
+
+
+class CheckpointError(ValueError):
+    """A checkpoint that cannot be used, and why."""
+
+
+class Snapshot(NamedTuple):
+    """Everything a run needs to go on as if it had never stopped."""
+
+    step: int
+    state: PyTree
+    counts: Counts
+    history: list[dict[str, Any]]
+
+
+def save(folder: Path, snapshot: Snapshot, fingerprint: dict[str, str], keep: int) -> Path:
+    """Write `snapshot` into `folder` and remove all but the newest `keep`. A reader sees the old files or the new
+    one, never half.
+    """
+    arrays = {name: np.asarray(leaf) for name, leaf in _named_leaves(snapshot.state)}
+    described = {
+        "format": FORMAT,
+        "step": snapshot.step,
+        "counts": snapshot.counts.as_dict(),
+        "history": snapshot.history,
+        "fingerprint": fingerprint,
+        "dtypes": {name: str(array.dtype) for name, array in arrays.items()},
+    }
+    text = json.dumps(described)
+    # safetensors knows NumPy's own dtypes only: bfloat16 and the like travel as bytes and are viewed back when loading.
+    arrays = {name: a if a.dtype.isbuiltin == 1 else a.view(f"u{a.dtype.itemsize}") for name, a in arrays.items()}
+    digest = _digest(text, arrays)
+    path = folder / f"step-{snapshot.step:010d}{SUFFIX}"
+    _write_atomically(path, to_safetensors(arrays, {"proxbi": text, "sha256": digest}))
+    for old in checkpoints(folder)[keep:]:
+        old.unlink(missing_ok=True)
+    return path
+
+
+def load(where: Path, like: PyTree, fingerprint: dict[str, str]) -> Snapshot | None:
+    """The snapshot in the file `where`, or the newest sound one in the folder `where` (None if the folder holds none).
+
+    `like` is a state of the structure that is expected. A damaged newest file is skipped with a warning for the one
+    before.
+    """
+    if where.is_file():
+        return _read(where, like, fingerprint)
+    if not where.is_dir():
+        raise FileNotFoundError(f"resume: there is no checkpoint file or folder {str(where)!r}.")
+    files = checkpoints(where)
+    for number, path in enumerate(files):
+        try:
+            return _read(path, like, fingerprint)
+        except CheckpointError as error:
+            if not isinstance(error.__cause__, _Damage) or number == len(files) - 1:
+                raise
+            warnings.warn(f"{error} The checkpoint before it is used.", stacklevel=2)
+    return None
+
+
+def checkpoints(folder: Path) -> list[Path]:
+    """The checkpoint files in `folder`, newest first."""
+    return sorted(folder.glob(f"step-*{SUFFIX}"), reverse=True)
+
+
+def prepare(folder: Path) -> None:
+    """Make `folder` and see that it can be written, before any work is put at risk."""
+    probe = folder / f".probe-{os.getpid()}"
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        probe.write_bytes(b"")
+        probe.unlink()
+    except OSError as error:
+        raise CheckpointError(f"folder {str(folder)!r} cannot be written: {error.strerror or error}.") from error
+    for leftover in folder.glob(".step-*.tmp"):  # of a run that was killed while it wrote
+        leftover.unlink(missing_ok=True)
+
+
+def fingerprint(problem: Problem, solver: Solver) -> dict[str, str]:
+    """Digests of what must not change between a run and its resumption, by the names used in messages."""
+    parts = {
+        "upper": _describe(problem.upper),
+        "lower": _describe(problem.lower),
+        "regularizer": _describe(problem.regularizer),
+        "data": _describe(problem.data),
+        "solver": _describe(jax.tree.structure(solver)),
+    }
+    return {name: hashlib.sha256("\n".join(lines).encode()).hexdigest() for name, lines in parts.items()}
+
+
+class _Damage(Exception):
+    """The file is not what was written."""
+
+
+def _read(path: Path, like: PyTree, expected: dict[str, str]) -> Snapshot:
+    try:
+        described, arrays = _open(path)
+    except _Damage as damage:
+        raise CheckpointError(f"checkpoint {str(path)!r} cannot be used: {damage}.") from damage
+    for name, digest in expected.items():
+        if described["fingerprint"].get(name) != digest:
+            raise CheckpointError(f"checkpoint {str(path)!r} belongs to another problem or solver: its {name} differs.")
+    names = [name for name, _ in _named_leaves(like)]
+    if names != list(described["dtypes"]):
+        raise CheckpointError(
+            f"checkpoint {str(path)!r} holds another state: {list(described['dtypes'])}, not {names}."
+        )
+    for name, leaf in _named_leaves(like):
+        if (arrays[name].shape, str(arrays[name].dtype)) != (leaf.shape, str(leaf.dtype)):
+            found = f"{arrays[name].dtype}{list(arrays[name].shape)}"
+            raise CheckpointError(
+                f"checkpoint {str(path)!r} has {name} as {found}, but x0 and y0 make it {leaf.dtype}{list(leaf.shape)}."
+            )
+    state = jax.tree.unflatten(jax.tree.structure(like), [jnp.asarray(arrays[name]) for name in names])
+    return Snapshot(described["step"], state, Counts(**described["counts"]), described["history"])
+
+
+def _open(path: Path) -> tuple[dict[str, Any], dict[str, np.ndarray]]:
+    try:
+        with safe_open(path, framework="numpy") as file:
+            metadata = file.metadata() or {}
+            if "proxbi" not in metadata or "sha256" not in metadata:
+                raise _Damage("it is not a proxbi checkpoint")
+            arrays = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118 (not a dict)
+    except (SafetensorError, OSError) as error:
+        raise _Damage(f"it is truncated, damaged or no checkpoint at all ({error})") from error
+    if _digest(metadata["proxbi"], arrays) != metadata["sha256"]:
+        raise _Damage("its contents do not match their checksum")
+    described = json.loads(metadata["proxbi"])
+    if described["format"] != FORMAT:
+        raise _Damage(f"its format is {described['format']!r}, and this version reads {FORMAT!r}")
+    return described, {name: a.view(jnp.dtype(described["dtypes"][name])) for name, a in arrays.items()}
+
+
+def _digest(text: str, arrays: dict[str, np.ndarray]) -> str:
+    digest = hashlib.sha256(text.encode())
+    for name in sorted(arrays):
+        digest.update(name.encode())
+        digest.update(np.ascontiguousarray(arrays[name]).data)
+    return digest.hexdigest()
+
+
+def _write_atomically(path: Path, content: bytes) -> None:
+    temporary = path.with_name(f".{path.stem}-{os.getpid()}.tmp")
+    try:
+        with temporary.open("wb") as file:
+            file.write(content)
+            file.flush()
+            os.fsync(file.fileno())
+        temporary.replace(path)
+    finally:
+        temporary.unlink(missing_ok=True)
+    folder = os.open(path.parent, os.O_RDONLY)
+    try:
+        os.fsync(folder)  # the rename itself must survive a power cut
+    finally:
+        os.close(folder)
+
+
+def _named_leaves(tree: PyTree) -> list[tuple[str, Any]]:
+    return [(jax.tree_util.keystr(path), leaf) for path, leaf in jax.tree_util.tree_leaves_with_path(tree)]
+
+
+def _describe(thing: Any, seen: tuple[Any, ...] = ()) -> Iterator[str]:
+    """Lines that are the same in another process exactly when `thing` is: code and closures of functions, bytes of
+    arrays.
+    """
+    if any(thing is outer for outer in seen):  # a function that closes over itself
+        return
+    inside = (*seen, thing)
+    if isinstance(thing, partial):  # jax's Partial too
+        yield from _describe(thing.func, inside)
+        yield from _describe((thing.args, thing.keywords), inside)
+    elif isinstance(thing, jax.Array | np.ndarray | np.generic):
+        array = np.asarray(thing)
+        yield f"{array.dtype}{array.shape}{hashlib.sha256(np.ascontiguousarray(array).data).hexdigest()}"
+    elif isinstance(thing, CodeType):
+        yield f"{thing.co_name}{thing.co_code.hex()}{thing.co_names}{thing.co_varnames}"
+        for constant in thing.co_consts:
+            yield from _describe(constant, inside)
+    elif hasattr(thing, "__code__"):
+        yield from _describe(thing.__code__, inside)
+        for cell in getattr(thing, "__closure__", None) or ():
+            yield from _describe(cell.cell_contents, inside)
+    elif isinstance(thing, jax.tree_util.PyTreeDef) or jax.tree_util.all_leaves([thing]):
+        yield re.sub(r" at 0x[0-9a-f]+", "", str(thing))  # Python writes memory addresses into representations
+    else:
+        leaves, structure = jax.tree.flatten(thing)
+        yield from _describe(structure, inside)
+        for leaf in leaves:
+            yield from _describe(leaf, inside)

@@ -1,0 +1,1 @@
+"""Experiments: settings in, rows out. Nothing here plots, prints or writes files."""

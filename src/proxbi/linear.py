@@ -1,0 +1,235 @@
+"""Linear solvers for the adjoint system H v = b, H = g_yy, b = f_y: always with a residual and a status."""
+
+from abc import abstractmethod
+from collections.abc import Callable
+from enum import IntEnum
+from typing import Any, NamedTuple
+
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+import lineax
+from jax.tree_util import Partial
+from jaxtyping import Array, Int, PyTree
+
+from proxbi import _check, _tree
+from proxbi._tree import Scalar
+
+Matvec = Callable[[PyTree], PyTree]
+
+
+class LinearStatus(IntEnum):
+    """How a linear solve ended."""
+
+    OK = 0
+    """The residual, computed afresh and not by recursion, is below the tolerance."""
+    BUDGET = 1
+    """The steps were used up first."""
+    NEGATIVE_CURVATURE = 2
+    """A direction p with <p, H p> <= 0 was met: H is not positive definite. The iterate before it is returned."""
+    NONFINITE = 3
+    """H or b gave a NaN or an infinity. The last finite iterate is returned."""
+    STALLED = 4
+    """Rounding keeps the residual above the tolerance: more steps will not help, more precision will."""
+
+
+class LinearInfo(NamedTuple):
+    """What is known about the v that was returned."""
+
+    status: Int[Array, ""]
+    """A `LinearStatus`; 0 is OK."""
+    residual: Scalar
+    """|b - H v| / |b|."""
+    iterations: Int[Array, ""]
+    matvecs: Int[Array, ""]
+    """Products with H, those that measured the residual included."""
+
+
+class LinearSolver(eqx.Module):
+    """Anything with `solve(matvec, b, v0)`; v0 = None starts at zero and saves the product that a warm start needs."""
+
+    @abstractmethod
+    def solve(self, matvec: Matvec, b: PyTree, v0: PyTree | None = None) -> tuple[PyTree, LinearInfo]:
+        """v close to the solution of H v = b, and how close."""
+
+
+def _callable_pytree(function: Any) -> Any:
+    """Plain functions become static leaves; callables that are pytrees (with arrays inside) stay as they are."""
+    return function if function is None or not jax.tree_util.all_leaves([function]) else Partial(function)
+
+
+class _Iterate(NamedTuple):
+    """The state of CG. In each round H is applied once: to the direction, or to v itself where `measure` is set."""
+
+    v: PyTree
+    residual: PyTree
+    direction: PyTree
+    decrease: Scalar  # <r, M r>
+    size: Scalar  # |r|
+    measured: Scalar  # |r| when it was last computed as b - H v
+    measure: Array
+    status: Int[Array, ""]
+    iterations: Int[Array, ""]
+    matvecs: Int[Array, ""]
+
+
+_RUNNING = -1
+
+
+class CG(LinearSolver):
+    r"""Preconditioned conjugate gradients for $H v = b$ with H positive definite, guarded.
+
+    The recursive residual of CG drifts from the true one, so convergence is only declared after $b - Hv$ was computed
+    afresh; a matrix that is indefinite, singular or not finite stops the iteration at the last good iterate and is
+    reported. Nothing is ever returned as a success that is not one.
+
+    **Arguments:**
+
+    - `steps`: the most iterations to take.
+    - `tol`: stop when $|b - Hv| \le tol\,|b|$; 0 runs to rounding level.
+    - `preconditioner`: r -> M r with M close to the inverse of H, symmetric positive definite.
+
+    >>> v, info = CG(steps=10, tol=1e-6).solve(lambda v: jnp.array([1.0, 4.0]) * v, jnp.array([1.0, 2.0]))
+    >>> v, LinearStatus(int(info.status)).name, int(info.iterations)
+    (Array([1. , 0.5], dtype=float32), 'OK', 2)
+    """
+
+    steps: int = eqx.field(static=True, default=100)
+    tol: _check.Number = eqx.field(converter=_check.as_float, default=1e-6)
+    preconditioner: Callable[[PyTree], PyTree] | None = eqx.field(converter=_callable_pytree, default=None)
+
+    def __check_init__(self) -> None:
+        _check.positive_int("steps", self.steps)
+        _check.non_negative("tol", self.tol)
+        if self.preconditioner is not None and not callable(self.preconditioner):
+            raise TypeError(f"preconditioner must be a function, got {type(self.preconditioner).__name__}.")
+
+    def solve(self, matvec: Matvec, b: PyTree, v0: PyTree | None = None) -> tuple[PyTree, LinearInfo]:
+        """v with |b - H v| <= tol |b|, or the best reached and why it is not that."""
+        scale = _tree.norm(b)
+        first = self._start(b, v0, scale)
+        last = jax.lax.while_loop(lambda at: at.status == _RUNNING, lambda at: self._round(matvec, b, scale, at), first)
+        relative = jnp.where(scale > 0, last.size / jnp.where(scale > 0, scale, 1), last.size)
+        return last.v, LinearInfo(last.status, relative, last.iterations, last.matvecs)
+
+    def _precondition(self, r: PyTree) -> PyTree:
+        return r if self.preconditioner is None else self.preconditioner(r)
+
+    def _start(self, b: PyTree, v0: PyTree | None, scale: Scalar) -> _Iterate:
+        usable = jnp.isfinite(scale) & (scale > 0)
+        ended = jnp.where(jnp.isfinite(scale), int(LinearStatus.OK), int(LinearStatus.NONFINITE))
+        zero = _tree.zeros_like(b)
+        direction = self._precondition(b)
+        unknown = jnp.full_like(scale, jnp.inf)
+        return _Iterate(
+            v=zero if v0 is None else _tree.where(scale == 0, zero, v0),  # the solution for b = 0 is known
+            residual=b,
+            direction=direction,
+            decrease=_tree.dot(b, direction),
+            size=scale if v0 is None else jnp.where(scale == 0, scale, unknown),
+            measured=unknown,
+            measure=jnp.asarray(v0 is not None),
+            status=jnp.where(usable, _RUNNING, ended).astype(jnp.int32),
+            iterations=jnp.int32(0),
+            matvecs=jnp.int32(0),
+        )
+
+    def _round(self, matvec: Matvec, b: PyTree, scale: Scalar, at: _Iterate) -> _Iterate:
+        eps = jnp.finfo(scale.dtype).eps
+        product = matvec(_tree.where(at.measure, at.v, at.direction))
+        curvature = _tree.dot(at.direction, product)
+        # For a positive definite H the angle between p and H p is at most 90 degrees minus something of order
+        # 1/sqrt(kappa).
+        flat = ~at.measure & (curvature <= eps * _tree.norm(at.direction) * _tree.norm(product))
+        length = jnp.where(at.measure | flat, 0, at.decrease / jnp.where(curvature == 0, 1, curvature))
+        v = _tree.axpy(length, at.direction, at.v)
+        residual = _tree.where(at.measure, _tree.subtract(b, product), _tree.axpy(-length, product, at.residual))
+        conditioned = self._precondition(residual)
+        decrease = _tree.dot(residual, conditioned)
+        size = _tree.norm(residual)
+        turn = jnp.where(at.measure, 0, decrease / jnp.where(at.decrease == 0, 1, at.decrease))
+        finite = jnp.isfinite(size) & jnp.isfinite(curvature) & jnp.isfinite(decrease) & _tree.all_finite(v)
+        indefinite = flat | ((decrease <= 0) & (size > 0))
+
+        small = size <= jnp.maximum(self.tol.astype(scale.dtype), 8 * eps) * scale
+        iterations = at.iterations + jnp.where(at.measure, 0, 1)
+        stuck = at.measure & ~small & (size > 0.5 * at.measured)
+        status = jnp.select(
+            [~finite, indefinite, at.measure & small, stuck, ~small & (iterations >= self.steps)],
+            [
+                LinearStatus.NONFINITE,
+                LinearStatus.NEGATIVE_CURVATURE,
+                LinearStatus.OK,
+                LinearStatus.STALLED,
+                LinearStatus.BUDGET,
+            ],
+            _RUNNING,
+        ).astype(jnp.int32)
+        moved = _Iterate(
+            v=v,
+            residual=residual,
+            direction=_tree.axpy(turn, at.direction, conditioned),
+            decrease=decrease,
+            size=size,
+            measured=jnp.where(at.measure, size, at.measured),
+            measure=small & ~at.measure,
+            status=status,
+            iterations=iterations,
+            matvecs=at.matvecs,
+        )
+        # A round that met NaN or a flat direction is undone: v stays the last good iterate, with its residual.
+        kept = _tree.where(finite & ~flat, moved, at)
+        return kept._replace(status=status, iterations=iterations, matvecs=at.matvecs + 1)
+
+
+class Neumann(LinearSolver):
+    r"""The Neumann series $v = \alpha\sum_{j<N}(I - \alpha H)^j b$ by N steps $v \leftarrow v + \alpha\,(b - H v)$.
+
+    Converges for `step_size` $\alpha < 2 / \lambda_{max}(H)$. From a warm start it sums the series of the correction.
+    `tol` only decides whether the status is OK or BUDGET.
+    """
+
+    step_size: _check.Number = eqx.field(converter=_check.as_float)
+    steps: int = eqx.field(static=True)
+    tol: _check.Number = eqx.field(converter=_check.as_float, default=1e-6)
+
+    def __check_init__(self) -> None:
+        _check.positive("step_size", self.step_size)
+        _check.positive_int("steps", self.steps)
+        _check.non_negative("tol", self.tol)
+
+    def solve(self, matvec: Matvec, b: PyTree, v0: PyTree | None = None) -> tuple[PyTree, LinearInfo]:
+        """N steps from v0, and the residual after them."""
+
+        def step(_: Any, at: tuple[PyTree, PyTree]) -> tuple[PyTree, PyTree]:
+            v = _tree.axpy(self.step_size, at[1], at[0])
+            return v, _tree.subtract(b, matvec(v))
+
+        start = (_tree.zeros_like(b), b) if v0 is None else (v0, _tree.subtract(b, matvec(v0)))
+        v, residual = jax.lax.fori_loop(0, self.steps, step, start)
+        info = _judge(residual, b, self.tol, self.steps, self.steps + (v0 is not None))
+        return _tree.where(info.status == LinearStatus.NONFINITE, start[0], v), info
+
+
+class Direct(LinearSolver):
+    """A dense Cholesky solve (lineax), dim(y) products with H: the exact reference for small problems."""
+
+    tol: _check.Number = eqx.field(converter=_check.as_float, default=1e-6)
+
+    def solve(self, matvec: Matvec, b: PyTree, v0: PyTree | None = None) -> tuple[PyTree, LinearInfo]:
+        """The solution of H v = b; a NaN one is returned as zero with status NONFINITE."""
+        structure = jax.eval_shape(lambda: b)
+        operator = lineax.FunctionLinearOperator(matvec, structure, lineax.positive_semidefinite_tag)
+        found = lineax.linear_solve(operator, b, lineax.Cholesky(), throw=False)
+        size = sum(leaf.size for leaf in jax.tree.leaves(b))
+        info = _judge(_tree.subtract(b, matvec(found.value)), b, self.tol, 1, size + 1)
+        return _tree.where(info.status == LinearStatus.NONFINITE, _tree.zeros_like(b), found.value), info
+
+
+def _judge(residual: PyTree, b: PyTree, tol: Array, iterations: int, matvecs: int) -> LinearInfo:
+    """Status and relative residual of a solver that ran its course."""
+    scale, size = _tree.norm(b), _tree.norm(residual)
+    relative = size / jnp.where(scale > 0, scale, 1)
+    status = jnp.where(relative <= tol.astype(relative.dtype), LinearStatus.OK, LinearStatus.BUDGET)
+    status = jnp.where(jnp.isfinite(relative), status, LinearStatus.NONFINITE)
+    return LinearInfo(status.astype(jnp.int32), relative, jnp.int32(iterations), jnp.int32(matvecs))

@@ -1,0 +1,252 @@
+"""`minimize`: the only outer loop of the package.
+
+The compiled unit is a chunk of up to `every` steps. Everything else (metrics, progress, checkpoints, stopping) happens
+in Python between chunks, with the clock stopped. Inside a chunk an error is data: the loop ends at the last finite
+state and reports why.
+"""
+
+import signal
+import threading
+import time
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import ExitStack, contextmanager
+from os import PathLike, fspath
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+from jaxtyping import Array, PRNGKeyArray, PyTree
+
+from proxbi import _check, checkpoint, chunk
+from proxbi.checkpoint import Snapshot
+from proxbi.problem import Counts, Problem
+from proxbi.result import Result, Seconds, SolveError, Status
+from proxbi.solvers import Info, Solver
+from proxbi.validate import checked
+
+
+class Run(NamedTuple):
+    """What a callback is told when a run opens."""
+
+    problem: Problem
+    solver: Solver
+    steps: int
+    first: int
+    """The step the run starts from; 0 unless it was resumed."""
+
+
+class Callback:
+    """Called after each chunk as `callback(row, snapshot)`. To stop the run return True or a `Status`. Plain
+    functions do too.
+    """
+
+    def open(self, run: Run) -> None:
+        """Before the first chunk, before compilation."""
+
+    def __call__(self, row: dict[str, Any], snapshot: Snapshot) -> bool | Status | None:
+        """After each chunk."""
+
+    def close(self, snapshot: Snapshot) -> None:
+        """At the end, however the run ended."""
+
+
+AnyCallback = Callback | Callable[[dict[str, Any], Snapshot], bool | Status | None]
+
+
+def minimize(
+    problem: Problem,
+    solver: Solver,
+    x0: PyTree,
+    y0: PyTree,
+    *,
+    steps: int,
+    tol: float | None = None,
+    every: int = 10,
+    callbacks: Sequence[AnyCallback] = (),
+    resume: Result | Snapshot | str | PathLike[str] | None = None,
+    throw: bool = True,
+    key: PRNGKeyArray | None = None,
+) -> Result:
+    """Minimise f(x, y*(x)) + h(x) over x.
+
+    **Arguments:**
+
+    - `problem`, `solver`: what to solve, and how.
+    - `x0`, `y0`: where to start, any pytrees of finite floating point arrays.
+    - `steps`: the number of outer steps in all, those of a resumed run included.
+    - `tol`: stop once the stationarity, an estimate of dist(0, d(Phi + h)(x)), is at most this.
+    - `every`: the length of a chunk: metrics, callbacks, stopping tests and Ctrl-C happen every so many steps.
+    - `callbacks`: see `proxbi.callbacks`.
+    - `resume`: a `Result`, its `.state`, or a checkpoint file or folder to go on from. A folder without checkpoints
+      starts afresh, so that one script serves the first run and every restart. The run goes on bit for bit as if it
+      had never stopped.
+    - `throw`: raise `SolveError` where the run broke down; False returns the last finite iterate with the status.
+    - `key`: for stochastic solvers; step k gets `fold_in(key, k)`.
+
+    Ctrl-C stops after the current chunk and returns what was reached; a second one raises.
+
+    >>> from proxbi import L1, Problem, paper_solver
+    >>> problem = Problem(lambda x, y: jnp.sum((y - 2) ** 2), lambda x, y: jnp.sum((y - x) ** 2), L1(1.0))
+    >>> solver = paper_solver("proximal BiO-AIDm", alpha=0.25, beta=0.25, eta=0.2, T=5)
+    >>> result = minimize(problem, solver, jnp.zeros(2), jnp.zeros(2), steps=100, tol=1e-4)
+    >>> result.x.round(3), result.status.name
+    (Array([1.5, 1.5], dtype=float32), 'CONVERGED')
+    """
+    _check.positive_int("steps", steps)
+    _check.positive_int("every", every)
+    if tol is not None:
+        _check.positive("tol", _check.as_float(tol))
+    problem, x0, y0 = checked(problem, solver, x0, y0)
+    snapshot = _first_snapshot(problem, solver, x0, y0, resume)
+    loop = _Loop(problem, solver, jax.random.key(0) if key is None else key, snapshot)
+
+    status: Status | None = None
+    with _interruptible() as interrupted, ExitStack() as stack:
+        _open_callbacks(callbacks, Run(problem, solver, steps, snapshot.step), stack, loop)
+        loop.compile()
+        while status is None and loop.snapshot.step < steps:
+            status = loop.advance(min(every, steps - loop.snapshot.step))
+            asked = (
+                [callback(loop.snapshot.history[-1], loop.snapshot) for callback in callbacks] if status is None else []
+            )
+            status = status or next((a if isinstance(a, Status) else Status.STOPPED for a in asked if a), None)
+            if status is None and interrupted():
+                status = Status.INTERRUPTED
+            if status is None and tol is not None and loop.snapshot.history[-1]["stationarity"] <= tol:
+                status = Status.CONVERGED if loop.probe().stationarity <= tol else None
+    result = loop.result(status or Status.STEPS, tol)
+    if throw and result.status.failed:
+        raise SolveError(result)
+    return result
+
+
+class _Loop:
+    """The state of a run and the operations on it."""
+
+    def __init__(self, problem: Problem, solver: Solver, key: PRNGKeyArray, snapshot: Snapshot):
+        self.problem, self.solver, self.key = problem, solver, key
+        self.snapshot = snapshot
+        self.compile_seconds = self.run_seconds = 0.0
+
+    def compile(self) -> None:
+        """Zero steps through the compiled chunk: what it takes is the time to compile, nothing if that was done
+        before.
+        """
+        start = time.perf_counter()
+        jax.block_until_ready(self._chunk(0))
+        self.compile_seconds = time.perf_counter() - start
+
+    def advance(self, steps: int) -> Status | None:
+        """Up to `steps` steps and the row that describes them; the status if they broke down."""
+        start = time.perf_counter()
+        done = jax.block_until_ready(self._chunk(steps))
+        self.run_seconds += time.perf_counter() - start
+        step = self.snapshot.step + int(done.steps)
+        counts = self.snapshot.counts + jax.tree.map(int, done.counts)
+        fault = None
+        if done.fault:
+            fault = Status.NONFINITE_START if step == 0 and done.fault == chunk.DIVERGED else _FAULTS[int(done.fault)]
+        history = self.snapshot.history
+        if int(done.steps):
+            history = [*history, self._row(step, done.state, done.info, counts)]
+        self.snapshot = Snapshot(step, done.state, counts, history)
+        return fault
+
+    def probe(self) -> "_Certificate":
+        """Residuals at the present x: by the next step, which begins there and is thrown away."""
+        done = self._chunk(1)
+        certificate = _Certificate.of(done.info)
+        return certificate if done.fault == chunk.HEALTHY else certificate._replace(stationarity=float("inf"))
+
+    def result(self, status: Status, tol: float | None) -> Result:
+        """The result at the present state."""
+        certificate = self.probe()
+        if status is Status.STEPS and tol is not None and certificate.stationarity <= tol:
+            status = Status.CONVERGED
+        _, state, counts, history = self.snapshot
+        seconds = Seconds(self.compile_seconds, self.run_seconds)
+        return Result(state.x, state.y, status, *certificate, history, counts, seconds, self.snapshot)
+
+    def _chunk(self, steps: int) -> chunk.Chunk:
+        first, number = jnp.int32(self.snapshot.step), jnp.int32(steps)
+        return chunk.advance(self.problem, self.solver, self.snapshot.state, self.key, first, number)
+
+    def _row(self, step: int, state: PyTree, info: Info, counts: Counts) -> dict[str, Any]:
+        upper, regularizer = map(float, _objective(self.problem, state.x, state.y))
+        row = {"step": step, "objective": upper + regularizer, "upper": upper, "regularizer": regularizer}
+        return row | _Certificate.of(info)._asdict() | counts.as_dict() | {"seconds": self.run_seconds}
+
+
+class _Certificate(NamedTuple):
+    stationarity: float
+    lower_residual: float
+    linear_residual: float | None
+
+    @classmethod
+    def of(cls, info: Info) -> "_Certificate":
+        linear = None if info.linear is None else float(info.linear.residual)
+        return cls(float(info.stationarity), float(info.lower_residual), linear)
+
+
+_FAULTS = {
+    chunk.DIVERGED: Status.DIVERGED,
+    chunk.NEGATIVE_CURVATURE: Status.NEGATIVE_CURVATURE,
+    chunk.ADJOINT_NONFINITE: Status.ADJOINT_NONFINITE,
+}
+
+
+@jax.jit
+def _objective(problem: Problem, x: PyTree, y: PyTree) -> tuple[Array, Array]:
+    return problem.value_upper(x, y), problem.regularizer.value(x)
+
+
+def _first_snapshot(problem: Problem, solver: Solver, x0: PyTree, y0: PyTree, resume: Any) -> Snapshot:
+    first = Snapshot(0, solver.init(problem, x0, y0), Counts(), [])
+    if resume is None:
+        return first
+    if isinstance(resume, Result):
+        resume = resume.state
+    if isinstance(resume, Snapshot):
+        if jax.tree.structure(resume.state) != jax.tree.structure(first.state):
+            raise ValueError("resume: its state does not fit this solver, x0 and y0.")
+        return resume
+    if not isinstance(resume, str | PathLike):
+        raise TypeError(
+            f"resume must be a Result, its .state, or a checkpoint file or folder, got {type(resume).__name__}."
+        )
+    found = checkpoint.load(Path(fspath(resume)), first.state, checkpoint.fingerprint(problem, solver))
+    return found or first
+
+
+def _open_callbacks(callbacks: Sequence[AnyCallback], run: Run, stack: ExitStack, loop: _Loop) -> None:
+    for callback in callbacks:
+        if not callable(callback):
+            raise TypeError(f"callbacks must be functions of (row, snapshot), got {type(callback).__name__}.")
+        if isinstance(callback, Callback):
+            callback.open(run)
+            stack.callback(_close, callback, loop)
+
+
+def _close(callback: Callback, loop: _Loop) -> None:
+    callback.close(loop.snapshot)
+
+
+@contextmanager
+def _interruptible() -> Iterator[Callable[[], bool]]:
+    """Turn the first Ctrl-C into a flag; the second one is Python's own."""
+    if threading.current_thread() is not threading.main_thread():
+        yield lambda: False  # signals go to the main thread only
+        return
+    pressed = []
+    previous = signal.getsignal(signal.SIGINT)
+
+    def on_interrupt(number: int, frame: Any) -> None:
+        pressed.append(True)
+        signal.signal(signal.SIGINT, previous)
+
+    signal.signal(signal.SIGINT, on_interrupt)
+    try:
+        yield lambda: bool(pressed)
+    finally:
+        signal.signal(signal.SIGINT, previous)

@@ -1,0 +1,164 @@
+"""The bilevel problem and its oracles.
+
+    min_x  f(x, y*(x)) + h(x)     with     y*(x) = argmin_y g(x, y)                              (P)
+
+Algorithms touch f and g only through the oracles of `Problem`, and say through `Counts` how often they did.
+"""
+
+import inspect
+import operator
+from collections.abc import Callable
+from typing import Any
+
+import equinox as eqx
+import jax
+from jax.tree_util import Partial
+from jaxtyping import PyTree
+
+from proxbi._tree import Scalar
+from proxbi.regularizers import Regularizer, Zero
+
+type_of_objective = "a function of (x, y, data), or of (x, y), that returns a scalar"
+
+
+class Counts(eqx.Module):
+    """How often each oracle was called. `a + b` adds; `total` weighs every kind alike.
+
+    >>> (Counts(hvp=3) + Counts(hvp=1, prox=1)).total
+    5
+    """
+
+    grad_lower: Any = 0
+    grad_upper: Any = 0
+    hvp: Any = 0
+    cross: Any = 0
+    prox: Any = 0
+    value_upper: Any = 0
+    value_lower: Any = 0
+
+    def __add__(self, other: "Counts") -> "Counts":
+        return jax.tree.map(operator.add, self, other)
+
+    @property
+    def total(self) -> Any:
+        """All calls of all kinds."""
+        return sum(jax.tree.leaves(self))
+
+    def as_dict(self) -> dict[str, int]:
+        """The counts by name, as Python integers."""
+        return {name: int(count) for name, count in vars(self).items()}
+
+
+class Problem(eqx.Module):
+    r"""The bilevel problem $\min_x f(x, y^*(x)) + h(x)$ with $y^*(x) = \arg\min_y g(x, y)$.
+
+    **Arguments:**
+
+    - `upper`: f, a function `upper(x, y, data) -> scalar` (or `upper(x, y)`).
+    - `lower`: g, a function `lower(x, y, data) -> scalar` (or `lower(x, y)`), strongly convex in y.
+    - `regularizer`: h, any of `proxbi.regularizers`; by default h = 0.
+    - `data`: a pytree of arrays that is handed to both functions. Give large arrays here and not by closing over them:
+      an array in a closure becomes a constant of the compiled program.
+
+    x and y are any pytrees of floating point arrays. The oracles are computed by automatic differentiation; a
+    structured problem subclasses `Problem` and overrides those it knows better, one by one.
+
+    >>> import jax.numpy as jnp
+    >>> from proxbi import L1
+    >>> problem = Problem(lambda x, y: jnp.sum((y - 1) ** 2), lambda x, y: jnp.sum((y - x) ** 2), L1(0.1))
+    >>> x, y = jnp.ones(2), jnp.zeros(2)
+    >>> problem.grad_lower(x, y)
+    Array([-2., -2.], dtype=float32)
+    >>> problem.hvp(x, y)(jnp.array([1.0, 0.0]))
+    Array([2., 0.], dtype=float32)
+    >>> problem.cross(x, y)(jnp.array([1.0, 0.0]))
+    Array([-2., -0.], dtype=float32)
+    """
+
+    upper: Callable[..., Scalar] = eqx.field(converter=lambda f: _objective("upper", f))
+    lower: Callable[..., Scalar] = eqx.field(converter=lambda g: _objective("lower", g))
+    regularizer: Regularizer = Zero()
+    data: PyTree = None
+
+    def __check_init__(self) -> None:
+        if not isinstance(self.regularizer, Regularizer):
+            given = type(self.regularizer).__name__
+            raise TypeError(f"regularizer must be a proxbi Regularizer such as L1(0.1), got {given}.")
+
+    def value_upper(self, x: PyTree, y: PyTree) -> Scalar:
+        """f(x, y)."""
+        return self.upper(x, y, self.data)
+
+    def value_lower(self, x: PyTree, y: PyTree) -> Scalar:
+        """g(x, y)."""
+        return self.lower(x, y, self.data)
+
+    def grad_upper(self, x: PyTree, y: PyTree) -> tuple[PyTree, PyTree]:
+        """The pair (f_x, f_y) at (x, y)."""
+        return jax.grad(self.upper, argnums=(0, 1))(x, y, self.data)
+
+    def grad_lower(self, x: PyTree, y: PyTree) -> PyTree:
+        """g_y at (x, y)."""
+        return jax.grad(self.lower, argnums=1)(x, y, self.data)
+
+    def hvp(self, x: PyTree, y: PyTree) -> Callable[[PyTree], PyTree]:
+        """The map v -> g_yy v at (x, y), linearised once to be applied many times."""
+        # jvp of the gradient: forward over reverse needs less memory than reverse over reverse.
+        return jax.linearize(lambda at: jax.grad(self.lower, argnums=1)(x, at, self.data), y)[1]
+
+    def cross(self, x: PyTree, y: PyTree) -> Callable[[PyTree], PyTree]:
+        """The map v -> g_xy v at (x, y), from y-vectors to x-vectors."""
+        # g_xy v is the derivative of g_x(x, .) along v, by the symmetry of second derivatives: again a jvp of a
+        # gradient.
+        return jax.linearize(lambda at: jax.grad(self.lower, argnums=0)(x, at, self.data), y)[1]
+
+
+@jax.custom_vjp
+def differentiable_grad_lower(problem: Problem, x: PyTree, y: PyTree) -> PyTree:
+    """`problem.grad_lower`, whose own derivative is taken through `problem.hvp` and `problem.cross`.
+
+    Lower solvers step along this, so that unrolling them uses, and counts, the same oracles as implicit
+    differentiation:
+    pulling w back through g_y costs one g_yy w and one g_xy w.
+    """
+    return problem.grad_lower(x, y)
+
+
+def _forward(problem: Problem, x: PyTree, y: PyTree) -> tuple[PyTree, tuple[Problem, PyTree, PyTree]]:
+    return problem.grad_lower(x, y), (problem, x, y)
+
+
+def _backward(at: tuple[Problem, PyTree, PyTree], w: PyTree) -> tuple[None, PyTree, PyTree]:
+    problem, x, y = at
+    return None, problem.cross(x, y)(w), problem.hvp(x, y)(w)
+
+
+differentiable_grad_lower.defvjp(_forward, _backward)
+
+
+def _objective(name: str, function: Any) -> Callable[..., Scalar]:
+    """`function` as a pytree that is called with (x, y, data)."""
+    if not callable(function):
+        raise TypeError(f"{name} must be {type_of_objective}, got {type(function).__name__}.")
+    # A Partial is a pytree whose function is static: plain functions need it, callable modules are pytrees already.
+    is_pytree = not jax.tree_util.all_leaves([function])
+    objective = function if is_pytree else Partial(function)
+    arguments = _positional_arguments(function)
+    if arguments < 2:
+        raise TypeError(f"{name} must be {type_of_objective}, but it takes {arguments} argument(s).")
+    return objective if arguments >= 3 else Partial(_without_data, objective)
+
+
+def _without_data(function: Callable[..., Scalar], x: PyTree, y: PyTree, data: PyTree) -> Scalar:
+    return function(x, y)
+
+
+def _positional_arguments(function: Callable[..., Any]) -> int:
+    """How many positional arguments `function` takes, 3 if it takes any number or will not say."""
+    try:
+        parameters = inspect.signature(function).parameters.values()
+    except (TypeError, ValueError):
+        return 3
+    if any(p.kind is p.VAR_POSITIONAL for p in parameters):
+        return 3
+    return sum(p.kind in (p.POSITIONAL_ONLY, p.POSITIONAL_OR_KEYWORD) for p in parameters)

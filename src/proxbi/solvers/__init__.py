@@ -1,0 +1,7 @@
+"""Outer solvers, one file per published algorithm."""
+
+from proxbi.solvers._base import Info as Info
+from proxbi.solvers._base import Solver as Solver
+from proxbi.solvers.prox_bio import PAPER_SOLVERS as PAPER_SOLVERS
+from proxbi.solvers.prox_bio import ProxBiO as ProxBiO
+from proxbi.solvers.prox_bio import paper_solver as paper_solver
