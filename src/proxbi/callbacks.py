@@ -42,7 +42,8 @@ class Progress(Callback):
 
     def __call__(self, row: dict[str, Any], snapshot: Snapshot) -> None:
         if self._bar is not None:
-            shown = f"{self.metric} {row[self.metric]:.6g}"
+            value = row[self.metric]
+            shown = f"{self.metric} {value:.6g}" if value is not None else ""
             self._bar.update(self._task, completed=row["step"], metric=shown)
 
     def close(self, snapshot: Snapshot) -> None:
@@ -65,7 +66,8 @@ class Record(Callback):
         kept = []
         if run.first and self.path.exists():
             with self.path.open(newline="") as file:
-                kept = [row for row in csv.DictReader(file) if int(row["step"]) <= run.first]
+                whole = [row for row in csv.DictReader(file) if None not in row.values()]  # the last may be cut short
+                kept = [row for row in whole if int(row["step"]) <= run.first]
         self.path.parent.mkdir(parents=True, exist_ok=True)
         with self.path.open("w", newline="") as file:
             if kept:
@@ -84,7 +86,8 @@ class Record(Callback):
 class Checkpoint(Callback):
     """Save the run into `folder` after every chunk (or every `every` chunks), keeping the last `keep` files.
 
-    Pass the same folder as `resume=` to go on after any kind of stop, `kill -9` and power cuts included.
+    Pass the same folder as `resume=` to go on after any kind of stop, `kill -9` and power cuts included. A run that
+    starts anew refuses a folder that has checkpoints in it already.
     """
 
     def __init__(self, folder: str | PathLike[str], *, every: int = 1, keep: int = 3):
@@ -96,7 +99,7 @@ class Checkpoint(Callback):
         self._saved: int | None = None
 
     def open(self, run: Run) -> None:
-        checkpoint.prepare(self.folder)
+        checkpoint.prepare(self.folder, run.first)
         self._fingerprint = checkpoint.fingerprint(run.problem, run.solver)
         self._saved = run.first
         self._chunks = 0

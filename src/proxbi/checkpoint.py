@@ -12,9 +12,10 @@ import os
 import re
 import warnings
 from collections.abc import Iterator
+from dataclasses import fields, is_dataclass
 from functools import partial
 from pathlib import Path
-from types import CodeType
+from types import CodeType, FunctionType, MethodType
 from typing import Any, NamedTuple
 
 import jax
@@ -45,8 +46,8 @@ class Snapshot(NamedTuple):
 
 
 def save(folder: Path, snapshot: Snapshot, fingerprint: dict[str, str], keep: int) -> Path:
-    """Write `snapshot` into `folder` and remove all but the newest `keep`. A reader sees the old files or the new
-    one, never half.
+    """Write `snapshot` into `folder` and remove all but the newest `keep`, and those past its step, which belong to a
+    future that was given up. A reader sees the old files or the new one, never half.
     """
     arrays = {name: np.asarray(leaf) for name, leaf in _named_leaves(snapshot.state)}
     described = {
@@ -57,27 +58,28 @@ def save(folder: Path, snapshot: Snapshot, fingerprint: dict[str, str], keep: in
         "fingerprint": fingerprint,
         "dtypes": {name: str(array.dtype) for name, array in arrays.items()},
     }
-    text = json.dumps(described)
+    text = json.dumps(described, default=lambda value: np.asarray(value).tolist())  # what callbacks put into the rows
     # safetensors knows NumPy's own dtypes only: bfloat16 and the like travel as bytes and are viewed back when loading.
     arrays = {name: a if a.dtype.isbuiltin == 1 else a.view(f"u{a.dtype.itemsize}") for name, a in arrays.items()}
     digest = _digest(text, arrays)
     path = folder / f"step-{snapshot.step:010d}{SUFFIX}"
     _write_atomically(path, to_safetensors(arrays, {"proxbi": text, "sha256": digest}))
-    for old in checkpoints(folder)[keep:]:
+    past = [other for other in checkpoints(folder) if other.name > path.name]
+    for old in [*past, *checkpoints(folder)[len(past) + keep :]]:
         old.unlink(missing_ok=True)
     return path
 
 
 def load(where: Path, like: PyTree, fingerprint: dict[str, str]) -> Snapshot | None:
-    """The snapshot in the file `where`, or the newest sound one in the folder `where` (None if the folder holds none).
+    """The snapshot in the file `where`, or the newest sound one in the folder `where` (None if there is none yet).
 
     `like` is a state of the structure that is expected. A damaged newest file is skipped with a warning for the one
     before.
     """
     if where.is_file():
         return _read(where, like, fingerprint)
-    if not where.is_dir():
-        raise FileNotFoundError(f"resume: there is no checkpoint file or folder {str(where)!r}.")
+    if where.suffix == SUFFIX:
+        raise FileNotFoundError(f"resume: there is no checkpoint file {str(where)!r}.")
     files = checkpoints(where)
     for number, path in enumerate(files):
         try:
@@ -94,7 +96,7 @@ def checkpoints(folder: Path) -> list[Path]:
     return sorted(folder.glob(f"step-*{SUFFIX}"), reverse=True)
 
 
-def prepare(folder: Path) -> None:
+def require_writable(folder: Path) -> None:
     """Make `folder` and see that it can be written, before any work is put at risk."""
     probe = folder / f".probe-{os.getpid()}"
     try:
@@ -103,19 +105,24 @@ def prepare(folder: Path) -> None:
         probe.unlink()
     except OSError as error:
         raise CheckpointError(f"folder {str(folder)!r} cannot be written: {error.strerror or error}.") from error
+
+
+def prepare(folder: Path, first: int) -> None:
+    """Make `folder` ready for the checkpoints of a run that starts at step `first`."""
+    require_writable(folder)
+    if first == 0 and (old := checkpoints(folder)):
+        raise CheckpointError(
+            f"folder {str(folder)!r} holds the checkpoints of another run, up to {old[0].stem}: pass it as resume= to go "
+            "on with that run, or choose another folder."
+        )
     for leftover in folder.glob(".step-*.tmp"):  # of a run that was killed while it wrote
         leftover.unlink(missing_ok=True)
 
 
 def fingerprint(problem: Problem, solver: Solver) -> dict[str, str]:
     """Digests of what must not change between a run and its resumption, by the names used in messages."""
-    parts = {
-        "upper": _describe(problem.upper),
-        "lower": _describe(problem.lower),
-        "regularizer": _describe(problem.regularizer),
-        "data": _describe(problem.data),
-        "solver": _describe(jax.tree.structure(solver)),
-    }
+    parts = {field.name: _describe(getattr(problem, field.name)) for field in fields(problem)}
+    parts |= {"problem": iter([type(problem).__qualname__]), "solver": _describe(jax.tree.structure(solver))}
     return {name: hashlib.sha256("\n".join(lines).encode()).hexdigest() for name, lines in parts.items()}
 
 
@@ -193,8 +200,9 @@ def _named_leaves(tree: PyTree) -> list[tuple[str, Any]]:
 
 
 def _describe(thing: Any, seen: tuple[Any, ...] = ()) -> Iterator[str]:
-    """Lines that are the same in another process exactly when `thing` is: code and closures of functions, bytes of
-    arrays.
+    """Lines that are the same in another process exactly when `thing` is: bytes of arrays; of functions the code and
+    what it refers to, that is defaults, closures, and the data and functions of its own module. (Of imported functions
+    only the names.)
     """
     if any(thing is outer for outer in seen):  # a function that closes over itself
         return
@@ -203,20 +211,47 @@ def _describe(thing: Any, seen: tuple[Any, ...] = ()) -> Iterator[str]:
         yield from _describe(thing.func, inside)
         yield from _describe((thing.args, thing.keywords), inside)
     elif isinstance(thing, jax.Array | np.ndarray | np.generic):
-        array = np.asarray(thing)
-        yield f"{array.dtype}{array.shape}{hashlib.sha256(np.ascontiguousarray(array).data).hexdigest()}"
+        is_key = isinstance(thing, jax.Array) and jnp.issubdtype(thing.dtype, jax.dtypes.prng_key)
+        array = np.asarray(jax.random.key_data(thing) if is_key else thing)
+        content = np.ascontiguousarray(array).reshape(-1).view(np.uint8)
+        yield f"{array.dtype}{array.shape}{hashlib.sha256(content).hexdigest()}"
     elif isinstance(thing, CodeType):
         yield f"{thing.co_name}{thing.co_code.hex()}{thing.co_names}{thing.co_varnames}"
         for constant in thing.co_consts:
             yield from _describe(constant, inside)
-    elif hasattr(thing, "__code__"):
-        yield from _describe(thing.__code__, inside)
-        for cell in getattr(thing, "__closure__", None) or ():
-            yield from _describe(cell.cell_contents, inside)
-    elif isinstance(thing, jax.tree_util.PyTreeDef) or jax.tree_util.all_leaves([thing]):
+    elif isinstance(thing, FunctionType):
+        parts = [cell.cell_contents for cell in thing.__closure__ or ()]
+        named = (thing.__globals__.get(name) for name in _names(thing.__code__))
+        parts += [value for value in named if _is_own(value, thing.__module__)]
+        for part in (thing.__code__, thing.__defaults__, thing.__kwdefaults__, *parts):
+            yield from _describe(part, inside)
+    elif isinstance(thing, MethodType):
+        yield from _describe((thing.__func__, thing.__self__), inside)
+    elif hasattr(thing, "__wrapped__"):  # jax.jit
+        yield from _describe(thing.__wrapped__, inside)
+    elif isinstance(thing, set | frozenset):
+        yield from sorted(line for item in thing for line in _describe(item, inside))
+    elif is_dataclass(thing) and not isinstance(thing, type):  # a module: its static fields are no leaves
+        yield type(thing).__qualname__
+        for field in fields(thing):
+            yield from _describe((field.name, getattr(thing, field.name)), inside)
+    elif thing is None or isinstance(thing, jax.tree_util.PyTreeDef) or jax.tree_util.all_leaves([thing]):
         yield re.sub(r" at 0x[0-9a-f]+", "", str(thing))  # Python writes memory addresses into representations
     else:
-        leaves, structure = jax.tree.flatten(thing)
-        yield from _describe(structure, inside)
-        for leaf in leaves:
-            yield from _describe(leaf, inside)
+        # One level only: the string of a whole structure has functions in it, and says nothing about them.
+        children, structure = jax.tree_util.default_registry.flatten_one_level(thing)
+        yield type(thing).__qualname__
+        for child in (structure, *children):
+            yield from _describe(child, inside)
+
+
+def _names(code: CodeType) -> list[str]:
+    """The names that a function, and those inside it, look up: globals among them."""
+    inner = [name for constant in code.co_consts if isinstance(constant, CodeType) for name in _names(constant)]
+    return sorted({*code.co_names, *inner})
+
+
+def _is_own(value: Any, module: str) -> bool:
+    """Whether the global `value` is data, or a function of the module `module`: what a user may change between runs."""
+    data = jax.Array | np.ndarray | np.generic | int | float | complex | str | bytes | tuple | list | dict
+    return isinstance(value, data) or (isinstance(value, FunctionType) and value.__module__ == module)

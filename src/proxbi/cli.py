@@ -59,7 +59,7 @@ def _options(
 
 @app.command()
 def demo(
-    noise: Annotated[float, typer.Option(min=0, max=0.8, help="Share of training labels to spoil.")] = 0.3,
+    noise: Annotated[float, typer.Option(min=0, max=0.8, help="Share of training labels to spoil.")] = 0.4,
     steps: Annotated[int, typer.Option(min=1, help="Outer steps.")] = 200,
     seed: Annotated[int, typer.Option(min=0, help="Seed of the split and the noise.")] = 0,
     out: Annotated[Path, typer.Option(help="Folder for the results.", file_okay=False)] = Path("proxbi-demo"),
@@ -68,15 +68,16 @@ def demo(
 
     Example: proxbi demo --noise 0.4 --out results
     """
-    _writable(out)
     from proxbi import plot
     from proxbi.callbacks import Progress
+    from proxbi.checkpoint import require_writable
     from proxbi.experiments import demo as experiment
 
+    require_writable(out)
     found = experiment.run(noise, steps, seed, [Progress("cleaning")])
     detection = experiment.detection(found.weights, found.wrong)
     console = Console()
-    _print_table(console, f"digits: {noise:.0%} of 1,000 labels spoiled, 200 rows trusted", found.table)
+    _print_table(console, f"{noise:.0%} of 1,000 labels spoiled, 200 rows trusted", found.table)
     _print_table(console, "spoiled labels found (weight below 1/2)", [detection])
     console.print(str(found.result), highlight=False)
 
@@ -86,13 +87,6 @@ def demo(
     for kind in ("png", "svg"):
         plot.cleaning(found.result.history, found.weights, found.wrong).savefig(out / f"demo.{kind}", dpi=150)
     console.print(f"Written to {out}: demo.png, demo.svg, history.csv, weights.csv, summary.json", highlight=False)
-
-
-def _writable(folder: Path) -> None:
-    """Refuse `folder` before any work if it cannot be written."""
-    from proxbi.checkpoint import prepare
-
-    prepare(folder)
 
 
 def _write_weights(path: Path, found: Any) -> None:

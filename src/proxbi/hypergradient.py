@@ -71,7 +71,7 @@ class AID(Hypergradient):
     """
 
     lower: LowerSolver
-    linear: LinearSolver = CG()
+    linear: LinearSolver = eqx.field(default_factory=CG)  # a plain CG() would start a JAX backend at import
     warm: bool = eqx.field(static=True, default=True)
 
     def __check_init__(self) -> None:

@@ -26,9 +26,10 @@ class LinearStatus(IntEnum):
     BUDGET = 1
     """The steps were used up first."""
     NEGATIVE_CURVATURE = 2
-    """A direction p with <p, H p> <= 0 was met: H is not positive definite. The iterate before it is returned."""
+    """A direction p with <p, H p> <= 0 was met: H, or the preconditioner, is not positive definite. The iterate before
+    it is returned."""
     NONFINITE = 3
-    """H or b gave a NaN or an infinity. The last finite iterate is returned."""
+    """H, b or the start gave a NaN or an infinity. The last finite iterate, or zero, is returned."""
     STALLED = 4
     """Rounding keeps the residual above the tolerance: more steps will not help, more precision will."""
 
@@ -64,8 +65,9 @@ class _Iterate(NamedTuple):
     v: PyTree
     residual: PyTree
     direction: PyTree
-    decrease: Scalar  # <r, M r>
     size: Scalar  # |r|
+    lift: Scalar  # |M r|
+    angle: Scalar  # the cosine between r and M r
     measured: Scalar  # |r| when it was last computed as b - H v
     measure: Array
     status: Int[Array, ""]
@@ -90,8 +92,8 @@ class CG(LinearSolver):
     - `preconditioner`: r -> M r with M close to the inverse of H, symmetric positive definite.
 
     >>> v, info = CG(steps=10, tol=1e-6).solve(lambda v: jnp.array([1.0, 4.0]) * v, jnp.array([1.0, 2.0]))
-    >>> v, LinearStatus(int(info.status)).name, int(info.iterations)
-    (Array([1. , 0.5], dtype=float32), 'OK', 2)
+    >>> print(v.round(3), LinearStatus(int(info.status)).name, int(info.iterations))
+    [1.  0.5] OK 2
     """
 
     steps: int = eqx.field(static=True, default=100)
@@ -116,46 +118,50 @@ class CG(LinearSolver):
         return r if self.preconditioner is None else self.preconditioner(r)
 
     def _start(self, b: PyTree, v0: PyTree | None, scale: Scalar) -> _Iterate:
-        usable = jnp.isfinite(scale) & (scale > 0)
-        ended = jnp.where(jnp.isfinite(scale), int(LinearStatus.OK), int(LinearStatus.NONFINITE))
         zero = _tree.zeros_like(b)
+        finite = jnp.isfinite(scale) & _tree.all_finite(zero if v0 is None else v0)
+        settled = (scale == 0) | ~finite  # the solution for b = 0 is known
         direction = self._precondition(b)
         unknown = jnp.full_like(scale, jnp.inf)
         return _Iterate(
-            v=zero if v0 is None else _tree.where(scale == 0, zero, v0),  # the solution for b = 0 is known
+            v=zero if v0 is None else _tree.where(settled, zero, v0),
             residual=b,
             direction=direction,
-            decrease=_tree.dot(b, direction),
-            size=scale if v0 is None else jnp.where(scale == 0, scale, unknown),
+            size=scale if v0 is None else jnp.where(settled, scale, unknown),
+            lift=_tree.norm(direction),
+            angle=_cosine(b, direction),
             measured=unknown,
             measure=jnp.asarray(v0 is not None),
-            status=jnp.where(usable, _RUNNING, ended).astype(jnp.int32),
+            status=jnp.select(
+                [~finite, scale == 0], [LinearStatus.NONFINITE, LinearStatus.OK], _RUNNING
+            ).astype(jnp.int32),
             iterations=jnp.int32(0),
             matvecs=jnp.int32(0),
         )
 
     def _round(self, matvec: Matvec, b: PyTree, scale: Scalar, at: _Iterate) -> _Iterate:
+        # The quotients of CG are written with lengths and cosines: inner products of small or large vectors would
+        # underflow or overflow, and the upper gradient b is small near many a solution.
         eps = jnp.finfo(scale.dtype).eps
         product = matvec(_tree.where(at.measure, at.v, at.direction))
-        curvature = _tree.dot(at.direction, product)
-        # For a positive definite H the angle between p and H p is at most 90 degrees minus something of order
-        # 1/sqrt(kappa).
-        flat = ~at.measure & (curvature <= eps * _tree.norm(at.direction) * _tree.norm(product))
-        length = jnp.where(at.measure | flat, 0, at.decrease / jnp.where(curvature == 0, 1, curvature))
+        slope = _cosine(at.direction, product)
+        # For a positive definite H this cosine is at least about 2 / sqrt(kappa).
+        flat = ~at.measure & ((slope <= eps) | (at.angle <= 0))
+        length = _ratio(at.size, _tree.norm(at.direction)) * _ratio(at.lift, _tree.norm(product)) * at.angle
+        length = jnp.where(at.measure | flat, 0, _ratio(length, slope))
         v = _tree.axpy(length, at.direction, at.v)
         residual = _tree.where(at.measure, _tree.subtract(b, product), _tree.axpy(-length, product, at.residual))
         conditioned = self._precondition(residual)
-        decrease = _tree.dot(residual, conditioned)
-        size = _tree.norm(residual)
-        turn = jnp.where(at.measure, 0, decrease / jnp.where(at.decrease == 0, 1, at.decrease))
-        finite = jnp.isfinite(size) & jnp.isfinite(curvature) & jnp.isfinite(decrease) & _tree.all_finite(v)
-        indefinite = flat | ((decrease <= 0) & (size > 0))
+        size, lift, angle = _tree.norm(residual), _tree.norm(conditioned), _cosine(residual, conditioned)
+        turn = _ratio(size, at.size) * _ratio(lift, at.lift) * _ratio(angle, at.angle)
+        turn = jnp.where(at.measure, 0, turn)
+        finite = jnp.isfinite(size) & jnp.isfinite(lift) & jnp.isfinite(slope) & _tree.all_finite(v)
 
         small = size <= jnp.maximum(self.tol.astype(scale.dtype), 8 * eps) * scale
         iterations = at.iterations + jnp.where(at.measure, 0, 1)
         stuck = at.measure & ~small & (size > 0.5 * at.measured)
         status = jnp.select(
-            [~finite, indefinite, at.measure & small, stuck, ~small & (iterations >= self.steps)],
+            [~finite, flat, at.measure & small, stuck, ~small & (iterations >= self.steps)],
             [
                 LinearStatus.NONFINITE,
                 LinearStatus.NEGATIVE_CURVATURE,
@@ -169,8 +175,9 @@ class CG(LinearSolver):
             v=v,
             residual=residual,
             direction=_tree.axpy(turn, at.direction, conditioned),
-            decrease=decrease,
             size=size,
+            lift=lift,
+            angle=angle,
             measured=jnp.where(at.measure, size, at.measured),
             measure=small & ~at.measure,
             status=status,
@@ -212,18 +219,40 @@ class Neumann(LinearSolver):
 
 
 class Direct(LinearSolver):
-    """A dense Cholesky solve (lineax), dim(y) products with H: the exact reference for small problems."""
+    """A dense Cholesky solve (lineax), dim(y) products with H: the exact reference for small problems. Zero, and a
+    status that says why, where H is not positive definite or not finite.
+    """
 
     tol: _check.Number = eqx.field(converter=_check.as_float, default=1e-6)
 
     def solve(self, matvec: Matvec, b: PyTree, v0: PyTree | None = None) -> tuple[PyTree, LinearInfo]:
-        """The solution of H v = b; a NaN one is returned as zero with status NONFINITE."""
+        """The solution of H v = b; `v0` is not needed."""
         structure = jax.eval_shape(lambda: b)
         operator = lineax.FunctionLinearOperator(matvec, structure, lineax.positive_semidefinite_tag)
         found = lineax.linear_solve(operator, b, lineax.Cholesky(), throw=False)
         size = sum(leaf.size for leaf in jax.tree.leaves(b))
-        info = _judge(_tree.subtract(b, matvec(found.value)), b, self.tol, 1, size + 1)
-        return _tree.where(info.status == LinearStatus.NONFINITE, _tree.zeros_like(b), found.value), info
+        # A finite H that Cholesky has no answer for is not positive definite.
+        solved = _tree.all_finite(found.value)
+        v = _tree.where(solved, found.value, _tree.zeros_like(b))
+        product = matvec(_tree.where(solved, v, b))
+        info = _judge(_tree.subtract(b, _tree.where(solved, product, v)), b, self.tol, 1, size + 1)
+        fault = jnp.where(_tree.all_finite((b, product)), LinearStatus.NEGATIVE_CURVATURE, LinearStatus.NONFINITE)
+        return v, info._replace(status=jnp.where(solved, info.status, fault).astype(jnp.int32))
+
+
+def _cosine(left: PyTree, right: PyTree) -> Scalar:
+    """The cosine of the angle between two vectors; 0 if one of them is zero."""
+
+    def unit(vector: PyTree) -> PyTree:
+        length = _tree.norm(vector)
+        return jax.tree.map(lambda leaf: _ratio(leaf, length.astype(leaf.dtype)), vector)
+
+    return _tree.dot(unit(left), unit(right))
+
+
+def _ratio(a: Any, b: Scalar) -> Scalar:
+    """a / b, and a for b = 0."""
+    return a / jnp.where(b == 0, 1, b)
 
 
 def _judge(residual: PyTree, b: PyTree, tol: Array, iterations: int, matvecs: int) -> LinearInfo:

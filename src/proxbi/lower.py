@@ -1,7 +1,7 @@
 """Lower solvers: y close to argmin_y g(x, y), started at the y given."""
 
 from abc import abstractmethod
-from typing import Any, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
 import equinox as eqx
 import jax
@@ -29,10 +29,13 @@ class FixedLength(LowerSolver):
     A new one writes `init`, `step` and `answer`; each step calls `differentiable_grad_lower` once.
     """
 
-    @property
-    @abstractmethod
-    def steps(self) -> int:
-        """How many; a static field in subclasses."""
+    if TYPE_CHECKING:  # mypy would put an abstract field first in the constructors of subclasses
+
+        @property
+        def steps(self) -> int:
+            """How many; a static field in subclasses."""
+    else:
+        steps: eqx.AbstractVar[int]
 
     @abstractmethod
     def init(self, y: PyTree) -> PyTree:
@@ -151,11 +154,11 @@ class Optax(FixedLength):
 
 
 class Exact(LowerSolver):
-    """Solve grad_y g(x, y) = 0 to near machine precision by optimistix' Levenberg-Marquardt: a reference for small
-    problems.
+    """Solve grad_y g(x, y) = 0 to near machine precision by optimistix' dogleg method: a reference for small problems.
 
     It materialises the Hessian, so a solve costs about dim(y) Hessian-vector products a step; the counts say so. Where
-    `tol` is not reached in `max_steps` steps the result is NaN: a reference is exact or nothing.
+    `tol` (or the rounding level of y's dtype, if that is larger) is not reached in `max_steps` steps the result is NaN:
+    a reference is exact or nothing.
     """
 
     tol: float = eqx.field(static=True, default=1e-12)
@@ -167,12 +170,18 @@ class Exact(LowerSolver):
 
     def solve(self, problem: Problem, x: PyTree, y: PyTree) -> tuple[PyTree, Counts]:
         """The y with |grad_y g(x, y)| at rounding level."""
-        solver: Any = optimistix.LevenbergMarquardt(rtol=self.tol, atol=self.tol, linear_solver=lineax.QR())
-        found: Any = optimistix.root_find(
-            lambda at, _: problem.grad_lower(x, at), solver, y, max_steps=self.max_steps, throw=False
-        )
+        tol = max(self.tol, *(8 * float(jnp.finfo(leaf.dtype).eps) for leaf in jax.tree.leaves(y)))
+        solver: Any = optimistix.Dogleg(rtol=tol, atol=tol, linear_solver=lineax.QR())
+        # optimistix wants its iterate in JAX's default precision, whatever the dtype of y is.
+        wide = jax.tree.map(lambda leaf: leaf.astype(float), y)
+
+        def gradient(at: PyTree, _: Any) -> PyTree:
+            at = jax.tree.map(lambda leaf, like: leaf.astype(like.dtype), at, y)
+            return jax.tree.map(lambda leaf: leaf.astype(float), problem.grad_lower(x, at))
+
+        found: Any = optimistix.root_find(gradient, solver, wide, max_steps=self.max_steps, throw=False)
         solved = found.result == optimistix.RESULTS.successful
         size = sum(leaf.size for leaf in jax.tree.leaves(y))
         taken = found.stats["num_steps"]
-        answer = jax.tree.map(lambda leaf: jnp.where(solved, leaf, jnp.nan), found.value)
+        answer = jax.tree.map(lambda leaf, like: jnp.where(solved, leaf, jnp.nan).astype(like.dtype), found.value, y)
         return answer, Counts(grad_lower=taken, hvp=size * taken)

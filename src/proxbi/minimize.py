@@ -90,8 +90,8 @@ def minimize(
     >>> problem = Problem(lambda x, y: jnp.sum((y - 2) ** 2), lambda x, y: jnp.sum((y - x) ** 2), L1(1.0))
     >>> solver = paper_solver("proximal BiO-AIDm", alpha=0.25, beta=0.25, eta=0.2, T=5)
     >>> result = minimize(problem, solver, jnp.zeros(2), jnp.zeros(2), steps=100, tol=1e-4)
-    >>> result.x.round(3), result.status.name
-    (Array([1.5, 1.5], dtype=float32), 'CONVERGED')
+    >>> print(result.x.round(3), result.status.name)
+    [1.5 1.5] CONVERGED
     """
     _check.positive_int("steps", steps)
     _check.positive_int("every", every)
@@ -208,7 +208,7 @@ def _first_snapshot(problem: Problem, solver: Solver, x0: PyTree, y0: PyTree, re
     if isinstance(resume, Result):
         resume = resume.state
     if isinstance(resume, Snapshot):
-        if jax.tree.structure(resume.state) != jax.tree.structure(first.state):
+        if jax.eval_shape(lambda: resume.state) != jax.eval_shape(lambda: first.state):
             raise ValueError("resume: its state does not fit this solver, x0 and y0.")
         return resume
     if not isinstance(resume, str | PathLike):
@@ -220,9 +220,11 @@ def _first_snapshot(problem: Problem, solver: Solver, x0: PyTree, y0: PyTree, re
 
 
 def _open_callbacks(callbacks: Sequence[AnyCallback], run: Run, stack: ExitStack, loop: _Loop) -> None:
+    if not isinstance(callbacks, Sequence):
+        raise TypeError(f"callbacks must be a list of callbacks, got {type(callbacks).__name__}.")
     for callback in callbacks:
-        if not callable(callback):
-            raise TypeError(f"callbacks must be functions of (row, snapshot), got {type(callback).__name__}.")
+        if not callable(callback) or isinstance(callback, type):  # `Progress` instead of `Progress()`
+            raise TypeError(f"callbacks must be Callback objects or functions of (row, snapshot), got {callback!r}.")
         if isinstance(callback, Callback):
             callback.open(run)
             stack.callback(_close, callback, loop)
@@ -235,11 +237,11 @@ def _close(callback: Callback, loop: _Loop) -> None:
 @contextmanager
 def _interruptible() -> Iterator[Callable[[], bool]]:
     """Turn the first Ctrl-C into a flag; the second one is Python's own."""
-    if threading.current_thread() is not threading.main_thread():
-        yield lambda: False  # signals go to the main thread only
+    previous = signal.getsignal(signal.SIGINT)
+    if threading.current_thread() is not threading.main_thread() or previous in (signal.SIG_IGN, None):
+        yield lambda: False  # signals go to the main thread only, and a background job (nohup) ignores this one
         return
     pressed = []
-    previous = signal.getsignal(signal.SIGINT)
 
     def on_interrupt(number: int, frame: Any) -> None:
         pressed.append(True)

@@ -67,12 +67,12 @@ class Problem(eqx.Module):
     >>> from proxbi import L1
     >>> problem = Problem(lambda x, y: jnp.sum((y - 1) ** 2), lambda x, y: jnp.sum((y - x) ** 2), L1(0.1))
     >>> x, y = jnp.ones(2), jnp.zeros(2)
-    >>> problem.grad_lower(x, y)
-    Array([-2., -2.], dtype=float32)
-    >>> problem.hvp(x, y)(jnp.array([1.0, 0.0]))
-    Array([2., 0.], dtype=float32)
-    >>> problem.cross(x, y)(jnp.array([1.0, 0.0]))
-    Array([-2., -0.], dtype=float32)
+    >>> print(problem.grad_lower(x, y))
+    [-2. -2.]
+    >>> print(problem.hvp(x, y)(jnp.array([1.0, 0.0])))
+    [2. 0.]
+    >>> print(problem.cross(x, y)(jnp.array([1.0, 0.0])))
+    [-2. -0.]
     """
 
     upper: Callable[..., Scalar] = eqx.field(converter=lambda f: _objective("upper", f))

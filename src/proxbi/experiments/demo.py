@@ -49,8 +49,9 @@ def run(rate: float, steps: int, seed: int, callbacks: Sequence[AnyCallback] = (
     root = np.sqrt(smoothness / (2 * RIDGE))
     eta = (root - 1) / (root + 1)
     solver = paper_solver("proximal BiO-AIDm", alpha=1 / smoothness, beta=OUTER_STEP, eta=eta, T=10, cg_steps=5)
-    start = jnp.zeros((10, rows.features.shape[1]))
-    result = minimize(problem, solver, jnp.zeros(TRAIN), start, steps=steps, callbacks=callbacks)
+    start = jnp.zeros((10, rows.features.shape[1]), rows.features.dtype)
+    undecided = jnp.zeros(TRAIN, rows.features.dtype)
+    result = minimize(problem, solver, undecided, start, steps=steps, callbacks=callbacks)
 
     exact = Nesterov(1 / smoothness, eta, steps=2000)
     weights, wrong = np.asarray(jax.nn.sigmoid(result.x)), train.labels != clean.labels
@@ -62,12 +63,15 @@ def run(rate: float, steps: int, seed: int, callbacks: Sequence[AnyCallback] = (
     def row(name: str, problem: Problem, logits: Array) -> dict[str, Any]:
         return {"trained on": name, "test accuracy": test_accuracy(problem, logits)}
 
-    certain = jnp.full(TRAIN, 20.0)
+    both = datasets.Labelled(*(np.concatenate(parts) for parts in zip(train, trusted, strict=True)))
+    certain = jnp.full_like(undecided, 20.0)
+    learned = jnp.concatenate([result.x, certain[:TRUSTED]])
     table = [
-        row("all rows, noisy labels", problem, jnp.zeros(TRAIN)),
-        row("the trusted rows alone", hyper_cleaning(trusted, trusted, RIDGE), certain[:TRUSTED]),
-        row("all rows, weights learned here", problem, result.x),
-        row("all rows, true labels", hyper_cleaning(clean, trusted, RIDGE), certain),
+        row("noisy rows", problem, undecided),
+        row("trusted rows", hyper_cleaning(trusted, trusted, RIDGE), certain[:TRUSTED]),
+        row("noisy rows, learned weights", problem, result.x),
+        row("the same and the trusted rows", hyper_cleaning(both, trusted, RIDGE), learned),
+        row("true labels (not known in life)", hyper_cleaning(clean, trusted, RIDGE), certain),
     ]
     return Demo(result, weights, wrong, table)
 

@@ -145,7 +145,12 @@ def sign(x: Array) -> Array:
 
 def soft(x: Array, threshold: Array) -> Array:
     """Soft thresholding, sign(x) max(|x| - threshold, 0): x minus its projection on [-threshold, threshold]."""
-    return x - jnp.clip(x, -threshold, threshold)
+    return x - clamp(x, -threshold, threshold)
+
+
+def clamp(x: Array, lower: Any, upper: Any) -> Array:
+    """`jnp.clip`, except that where x is on a bound the derivative is that of the bound, not a mean of the two."""
+    return jnp.where(x <= lower, lower, jnp.where(x >= upper, upper, x))
 
 
 def root(x: Array) -> Array:

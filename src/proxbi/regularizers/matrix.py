@@ -89,7 +89,7 @@ class RankBall(Leafwise):
 class PSD(Leafwise):
     r"""The symmetric positive semidefinite matrices; the prox symmetrises X and raises its negative eigenvalues to 0.
 
-    `value` allows an asymmetry, and negative eigenvalues, of $1000\,\epsilon$ times the largest entry and eigenvalue.
+    `value` allows an asymmetry, and negative eigenvalues, of $1000\,\epsilon$ times the largest entry or eigenvalue.
 
     Reference: Higham, *Computing a nearest symmetric positive semidefinite matrix*, 1988.
 
@@ -102,18 +102,15 @@ class PSD(Leafwise):
     convex: ClassVar[bool] = True
 
     def _value(self, x: Matrix) -> Array:
-        largest = jnp.max(jnp.abs(x), axis=(-2, -1), initial=0)
-        asymmetry = jnp.max(jnp.abs(x - _transpose(x)), axis=(-2, -1), initial=0)
-        eigenvalues = jnp.linalg.eigvalsh(_symmetric(x))
-        spread = jnp.max(jnp.abs(eigenvalues), axis=-1)
-        return indicator(asymmetry, largest) + indicator(-eigenvalues[..., 0], spread)
+        eigenvalues, size = _eigenvalues(x)
+        return indicator(_largest(x - _transpose(x)), size) + indicator(-eigenvalues[..., 0], size)
 
     def _prox(self, x: Matrix, step: Array) -> Matrix:
         return _positive_part(_symmetric(x))
 
     def _conjugate(self, x: Matrix) -> Array:
-        eigenvalues = jnp.linalg.eigvalsh(_symmetric(x))
-        return indicator(eigenvalues[..., -1], jnp.max(jnp.abs(eigenvalues), axis=-1))
+        eigenvalues, size = _eigenvalues(x)
+        return indicator(eigenvalues[..., -1], size)
 
 
 # Differentiating through an SVD or an eigendecomposition divides by gaps of the spectrum and gives NaN where two values
@@ -187,6 +184,16 @@ def _compose(u: Matrix, values: Spectrum, vt: Matrix) -> Matrix:
 
 def _singular_values(x: Matrix) -> Spectrum:
     return jnp.linalg.svd(_matrix(x), compute_uv=False)
+
+
+def _eigenvalues(x: Matrix) -> tuple[Spectrum, Array]:
+    """The eigenvalues of the symmetric part, increasing, and the size of x that their roundings are relative to."""
+    values = jnp.linalg.eigvalsh(_symmetric(x))
+    return values, jnp.maximum(_largest(x), jnp.max(jnp.abs(values), axis=-1))
+
+
+def _largest(x: Matrix) -> Array:
+    return jnp.max(jnp.abs(x), axis=(-2, -1))
 
 
 def _symmetric(x: Matrix) -> Matrix:

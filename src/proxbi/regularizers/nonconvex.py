@@ -11,7 +11,7 @@ import jax.numpy as jnp
 from jaxtyping import Array
 
 from proxbi._check import as_float, positive, require
-from proxbi.regularizers._base import Penalty, like, root, sign, soft
+from proxbi.regularizers._base import Penalty, clamp, like, root, sign, soft
 
 
 class NegativeCappedL1(Penalty):
@@ -150,7 +150,7 @@ class MCP(Penalty):
     def _prox(self, x: Array, step: Array) -> Array:
         strength, theta, magnitude = like(self.strength, x), like(self.theta, x), jnp.abs(x)
         convex = step < theta
-        firm = jnp.clip((magnitude - step * strength) / jnp.where(convex, 1 - step / theta, 1), 0, magnitude)
+        firm = clamp((magnitude - step * strength) / jnp.where(convex, 1 - step / theta, 1), 0, magnitude)
         hard = jnp.where(magnitude <= strength * jnp.sqrt(theta * step), 0, magnitude)
         return sign(x) * jnp.where(convex, firm, hard)
 
@@ -200,7 +200,7 @@ class SCAD(Penalty):
         line = ((a - 1) * magnitude - a * moved) / jnp.where(convex, a - 1 - step, 1)
         threshold = strength * jnp.where(step <= a + 1, (a + 1 + step) / 2, jnp.sqrt(step * (a + 1)))
         hard = jnp.where(magnitude <= threshold, soft_, magnitude)
-        return sign(x) * jnp.where(convex, jnp.clip(line, soft_, magnitude), hard)
+        return sign(x) * jnp.where(convex, clamp(line, soft_, magnitude), hard)
 
 
 class LogSum(Penalty):

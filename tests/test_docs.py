@@ -1,0 +1,28 @@
+"""The README's example is run as it stands, and must print what the README says."""
+
+import os
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+README = Path(__file__).parents[1] / "README.md"
+
+
+def test_the_example_of_the_readme_prints_what_it_says():
+    text = README.read_text()
+    code = re.search(r"<!-- executed.*?```python\n(.*?)```", text, re.DOTALL)[1]
+    output = re.search(r"<!-- the output -->\n```\n(.*?)```", text, re.DOTALL)[1]
+    assert len([line for line in code.splitlines() if line.strip()]) <= 15
+    env = {**os.environ, "JAX_ENABLE_X64": "0"}
+    ran = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True, env=env)
+    assert ran.stdout == output
+
+
+def test_every_name_in_the_readme_is_public():
+    import proxbi
+
+    listed = re.search(r"- \*\*Regularizers.*?\n## ", README.read_text(), re.DOTALL)[0]
+    names = set(re.findall(r"\b([A-Z][A-Za-z0-9]+)\b", " ".join(re.findall(r"`([^`]*)`", listed))))
+    assert len(names) > 30
+    assert [name for name in sorted(names) if not hasattr(proxbi, name)] == []
