@@ -208,12 +208,12 @@ class Neumann(LinearSolver):
     def solve(self, matvec: Matvec, b: PyTree, v0: PyTree | None = None) -> tuple[PyTree, LinearInfo]:
         """N steps from v0, and the residual after them."""
 
-        def step(_: Any, at: tuple[PyTree, PyTree]) -> tuple[PyTree, PyTree]:
+        def step(at: tuple[PyTree, PyTree], _: Any) -> tuple[tuple[PyTree, PyTree], None]:
             v = _tree.axpy(self.step_size, at[1], at[0])
-            return v, _tree.subtract(b, matvec(v))
+            return (v, _tree.subtract(b, matvec(v))), None
 
         start = (_tree.zeros_like(b), b) if v0 is None else (v0, _tree.subtract(b, matvec(v0)))
-        v, residual = jax.lax.fori_loop(0, self.steps, step, start)
+        v, residual = jax.lax.scan(step, start, length=self.steps)[0]
         info = _judge(residual, b, self.tol, self.steps, self.steps + (v0 is not None))
         return _tree.where(info.status == LinearStatus.NONFINITE, start[0], v), info
 

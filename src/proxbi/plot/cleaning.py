@@ -1,24 +1,14 @@
-"""Rows -> figures. Nothing here runs an algorithm."""
+"""Figures of label cleaning."""
 
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from jaxtyping import Bool, Float
 
+from proxbi.plot._style import BLUE, ORANGE, figure, open_frame
+
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
-
-BLUE, ORANGE, GREEN, GREY = "#0072B2", "#D55E00", "#009E73", "#6b6b6b"
-"""Okabe and Ito's palette: told apart with any kind of colour vision, and in print."""
-
-
-def figure(width: float, height: float) -> "Figure":
-    """An empty figure that belongs to no window."""
-    try:
-        from matplotlib.figure import Figure
-    except ImportError as error:
-        raise ImportError("plots need matplotlib: pip install 'proxbi[plot]'.") from error
-    return Figure(figsize=(width, height), layout="constrained")
 
 
 def cleaning(
@@ -47,7 +37,7 @@ def cleaning(
     right.set_xlabel("learned weight")
     right.set_ylabel("training rows")
     right.set_title("Weights")
-    for axes in (left, other, right):
-        axes.spines["top"].set_visible(False)
-    right.spines["right"].set_visible(False)
+    left.spines["top"].set_visible(False)
+    other.spines["top"].set_visible(False)
+    open_frame(right)
     return canvas

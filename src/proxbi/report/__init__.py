@@ -1,0 +1,6 @@
+"""Rows and figures -> one self-contained HTML page: no network, everything escaped."""
+
+from proxbi.report.page import Picture as Picture
+from proxbi.report.page import Rows as Rows
+from proxbi.report.page import Text as Text
+from proxbi.report.page import write_page as write_page
