@@ -90,19 +90,24 @@ class Example:
         return np.random.default_rng(self.seed + 1)
 
 
-@st.composite
-def examples(draw: st.DrawFn, row: Row) -> Example:
+def examples(row: Row) -> st.SearchStrategy[Example]:
+    """Examples of a row. Hypothesis chooses the seed only: left to draw each number, it varies the points of a few steps
+    and parameters, and whole regimes of the closed forms are never visited (`test_prox_mutations.py` noticed)."""
+    return st.integers(0, 2**32 - 1).map(lambda seed: random_example(row, seed))
+
+
+def random_example(row: Row, seed: int) -> Example:
     """Parameters in their ranges, a step from 0.01 to 20 or on a boundary of regimes, and points with all ties."""
-    parameters = {name: round(draw(st.floats(low, high)), 9) for name, (low, high) in row.parameters.items()}
+    rng = np.random.default_rng(seed)
+    parameters = {
+        name: float(rng.choice([low, high, rng.uniform(low, high)], p=[0.05, 0.05, 0.9]))
+        for name, (low, high) in row.parameters.items()
+    }
     special = [step for step in row.steps(**parameters) if 1e-2 <= step <= 20]
-    usual = st.one_of(st.sampled_from([0.01, 1.0, 20.0]), st.floats(np.log(0.01), np.log(20)).map(np.exp))
-    step = float(draw(st.one_of(usual, st.sampled_from(special)) if special else usual))
-    seed = draw(st.integers(0, 2**31))
-    if row.separable:
-        some = draw(st.lists(st.floats(-10, 10).map(lambda v: round(v, 9)), min_size=4, max_size=4))
-        return Example(parameters, step, _entries(row, parameters, step, seed, some), seed)
-    kind = draw(st.sampled_from(["normal", "normal", "normal", "zero", "equal", "sparse", "large", "small"]))
-    return Example(parameters, step, _array(row.shape, seed, kind), seed)
+    steps = [rng.choice(special or [1.0]), rng.choice([0.01, 1.0, 20.0]), np.exp(rng.uniform(np.log(0.01), np.log(20)))]
+    step = float(rng.choice(steps, p=[0.25, 0.1, 0.65]))
+    x = _entries(row, parameters, step, rng) if row.separable else _array(row.shape, rng)
+    return Example(parameters, step, x, seed)
 
 
 def usual_example(row: Row, seed: int = 0, step: float = 0.7, scale: float = 2.0) -> Example:
@@ -111,27 +116,20 @@ def usual_example(row: Row, seed: int = 0, step: float = 0.7, scale: float = 2.0
     return Example(parameters, step, scale * np.random.default_rng(seed).normal(size=row.shape), seed)
 
 
-def _entries(row: Row, parameters: dict[str, float], step: float, seed: int, some: list[float]) -> Any:
+def _entries(row: Row, parameters: dict[str, float], step: float, rng: np.random.Generator) -> Any:
     delicate = np.array([*row.kinks(**parameters), *row.thresholds(step, **parameters)])
     delicate = np.concatenate([delicate, delicate * (1 + 1e-6), delicate * (1 - 1e-6)])
-    points = np.concatenate([[0.0, 1e-8, -1e-8, row.largest, -row.largest], delicate, -delicate, some])
-    rng = np.random.default_rng(seed)
-    usual = rng.normal(size=ENTRIES) * 10 ** rng.uniform(-1, 1, size=ENTRIES)
-    assert points.size < ENTRIES, "ENTRIES is too small for the special points of this row"
-    return np.concatenate([points, usual])[:ENTRIES]
+    points = np.concatenate([[0.0, 1e-8, -1e-8, row.largest, -row.largest], delicate, -delicate])
+    assert points.size <= ENTRIES - 10, "ENTRIES is too small for the special points of this row"
+    return np.append(
+        points, rng.normal(size=ENTRIES - points.size) * 10 ** rng.uniform(-1, 1.5, size=ENTRIES - points.size)
+    )
 
 
-def _array(shape: tuple[int, ...], seed: int, kind: str) -> Any:
-    rng = np.random.default_rng(seed)
+def _array(shape: tuple[int, ...], rng: np.random.Generator) -> Any:
     x = 2 * rng.normal(size=shape)
-    return {
-        "normal": x,
-        "zero": np.zeros(shape),
-        "equal": np.sign(x),
-        "sparse": x * (rng.random(shape) < 0.4),
-        "large": 1e6 * x,
-        "small": 1e-6 * x,
-    }[kind]
+    kinds = [np.zeros(shape), np.sign(x), x * (rng.random(shape) < 0.4), 1e6 * x, 1e-6 * x]
+    return kinds[rng.integers(len(kinds))] if rng.random() < 0.5 else x
 
 
 STRENGTH = (0.05, 3.0)
@@ -583,7 +581,7 @@ def follow(strength: float = 0.0, dtype: Any = float, trees: bool = False, seed:
     """The problem every solver must solve, in vectors or in nested dicts; h is `Zero` where strength is 0."""
     draw = np.random.default_rng(seed)
     rotation = np.linalg.qr(draw.normal(size=(4, 4)))[0]
-    a = rotation @ np.diag([1.0, 0.8, 0.6, 0.4]) @ rotation.T
+    a = rotation @ np.diag([1.0, 0.9, 0.8, 0.7]) @ rotation.T
     a, d = (a + a.T) / 2, np.array([1.5, -0.8, 0.05, 0.4])
     data = {"A": jnp.asarray(a, dtype), "d": jnp.asarray(d, dtype)}
     h = pr.L1(strength) if strength else pr.Zero()
@@ -601,11 +599,6 @@ PROBLEMS: dict[str, Callable[[float], analytic.Analytic]] = {
     "E ridge": analytic.ridge_hyperparameters,
 }
 """Problems with closed forms, by their condition number."""
-
-
-def fast(steps: int, kappa: float = 2.0) -> proxbi.Nesterov:
-    """Nesterov's method with the theory's momentum, for lower Hessians in [1/kappa, 1]."""
-    return proxbi.Nesterov(1.0, (sqrt(kappa) - 1) / (sqrt(kappa) + 1), steps)
 
 
 HYPERGRADIENTS: dict[str, Callable[[float], proxbi.hypergradient.Hypergradient]] = {
@@ -632,7 +625,7 @@ class SolverRow:
 
     name: str
     make: Callable[[Any], proxbi.solvers.Solver]  # from the outer step size
-    steps: int = 80  # enough to converge to 1e-8 on `follow` with the outer step size 0.5
+    steps: int = 60  # enough to converge to 1e-8 on `follow` with the outer step size 0.5
     proximal: bool = True
     pull: Callable[[np.ndarray], np.ndarray] | None = None  # for biased methods
     modelled: bool = False  # counts dense linear algebra by a model, not by calls
@@ -642,8 +635,8 @@ class SolverRow:
 
 
 def _paper(name: str) -> SolverRow:
-    eta = 0.2 if name.endswith("m") else None
-    make = partial(proxbi.paper_solver, name, alpha=1.0, T=40, eta=eta, cg_tol=1e-12)
+    eta = 0.1 if name.endswith("m") else None
+    make = partial(proxbi.paper_solver, name, alpha=1.0, T=16, eta=eta, cg_tol=1e-12)
     return SolverRow(name, lambda beta: make(beta=beta), proximal=name.startswith("proximal"))
 
 
@@ -651,13 +644,15 @@ def _bio(hypergradient: proxbi.hypergradient.Hypergradient) -> Callable[[Any], p
     return lambda beta: proxbi.ProxBiO(hypergradient, beta)
 
 
-SGD = optax.sgd(0.8, momentum=0.2, nesterov=True)  # made once: each optax optimizer is a program of its own
+SGD = optax.sgd(0.9, momentum=0.1, nesterov=True)  # made once: each optax optimizer is a program of its own
 
 SOLVERS = [
     *(_paper(name) for name in proxbi.PAPER_SOLVERS),
-    SolverRow("AID, Optax", _bio(proxbi.AID(proxbi.Optax(SGD, 40), proxbi.CG(20, 1e-12)))),
-    SolverRow("AID, Neumann", _bio(proxbi.AID(proxbi.GradientDescent(1.0, 40), proxbi.Neumann(1.0, 40)))),
-    SolverRow("AID, one warm CG step", _bio(proxbi.AID(proxbi.GradientDescent(1.0, 5), proxbi.CG(1))), steps=120),
+    SolverRow("AID, Optax", _bio(proxbi.AID(proxbi.Optax(SGD, 20), proxbi.CG(20, 1e-12)))),
+    SolverRow("AID, Neumann", _bio(proxbi.AID(proxbi.GradientDescent(1.0, 16), proxbi.Neumann(1.0, 16)))),
+    SolverRow(
+        "AID, one warm CG step", _bio(proxbi.AID(proxbi.GradientDescent(1.0, 5), proxbi.CG(1, 1e-12))), steps=120
+    ),
     SolverRow("AID, exact and direct", _bio(proxbi.AID(proxbi.Exact(), proxbi.Direct())), modelled=True),
     SolverRow(
         "one step", _bio(proxbi.one_step(proxbi.GradientDescent(1.0, 5), 0.9)), steps=150, pull=lambda a: 0.9 * a

@@ -107,20 +107,17 @@ def minimum(term: Callable[[Floats], Floats], x: Floats, step: float, kinks: Seq
     def best(u: Floats) -> tuple[Floats, Floats]:
         values = term(u) + (u - x) ** 2 / (2 * step)
         index = np.argmin(values, axis=0)[None]
-        return np.take_along_axis(values, index, 0), index
+        return np.take_along_axis(values, index, 0), np.take_along_axis(u, index, 0)
 
-    fixed = np.concatenate([[0.0], kinks, _fan(max([1.0, *np.abs(kinks)]))])
+    scale = max([1.0, *np.abs(kinks)])
+    fixed = np.concatenate([[0.0], kinks, _fan(scale)])
     grid = np.concatenate([np.tile(fixed[:, None], (1, x.size)), x[None], np.linspace(-1, 2, 241)[:, None] * x])
-    grid.sort(axis=0)
-    value, index = best(grid)
-    point = np.take_along_axis(grid, index, 0)
-    for _ in range(6):
-        inner = np.clip(index, 1, len(grid) - 2)
-        left, right = np.take_along_axis(grid, inner - 1, 0), np.take_along_axis(grid, inner + 1, 0)
-        grid = left + (right - left) * np.linspace(0, 1, 25)[:, None]
-        finer, index = best(grid)
-        point = np.where(finer < value, np.take_along_axis(grid, index, 0), point)
-        value = np.minimum(value, finer)
+    value, point = best(grid)
+    width = np.abs(x) / 40 + scale / 30  # more than the gaps of the grid
+    for _ in range(9):
+        lower, nearer = best(point + width * np.linspace(-1, 1, 31)[:, None])
+        value, point = np.minimum(value, lower), np.where(lower < value, nearer, point)
+        width = width / 7
     return value[0], point[0]
 
 

@@ -62,7 +62,7 @@ def prox(row: Row, example: Example, x: Any = None) -> Any:
     return result
 
 
-def search(check: Check, row: Row, number: int = 40, shrink: bool = True) -> None:
+def search(check: Check, row: Row, number: int = 25, shrink: bool = True) -> None:
     """Let hypothesis look for an example on which `check` fails."""
     phases = [Phase.explicit, Phase.generate, *([Phase.shrink] if shrink else [])]
 
@@ -72,6 +72,11 @@ def search(check: Check, row: Row, number: int = 40, shrink: bool = True) -> Non
         check(row, example)
 
     run()
+
+
+def moderate(example: Example) -> Example:
+    """Without the entries so large that in a sum nothing else would count."""
+    return replace(example, x=np.where(np.abs(example.x) > 1e3, 1.0, example.x))
 
 
 def neighbours(row: Row, example: Example) -> list[Any]:
@@ -107,6 +112,7 @@ def smooth(row: Row, example: Example, move: Callable[[float], Any]) -> tuple[An
     before, here, after = move(-h), move(0.0), move(h)
     forward, backward = (after - here) / h, (here - before) / h
     agree = np.abs(forward - backward) <= 1e-3 * (1 + np.abs(forward))
+    agree &= np.abs(after - before) <= 1e-3 * (1 + np.abs(here))  # no jump
     if not row.separable:
         agree = np.full(row.shape, agree.all() and row.unique(example.x))
     return agree, (forward + backward) / 2
@@ -143,7 +149,7 @@ def check_global_minimiser(row: Row, example: Example) -> None:
 
 def check_value(row: Row, example: Example) -> None:
     """`value` is the reference's, at points in general and at the prox, and is a floating point scalar."""
-    example = replace(example, x=np.where(np.abs(example.x) > 1e7, 1.0, example.x))
+    example = moderate(example)
     for u in (example.x, prox(row, example)):
         got = compiled(row.make).value(example.parameters, jnp.asarray(u))
         assert got.shape == ()
@@ -157,8 +163,8 @@ def check_monotone(row: Row, example: Example) -> None:
     x, p = example.x, prox(row, example)
     for y in neighbours(row, example):
         products = (p - prox(row, example, y)) * (x - y)
-        products = products if row.separable else products.sum()
-        assert (products >= -1e-9 * (1 + np.abs(x - y).max())).all(), f"{products.min()} at {example} and {y}"
+        products, size = (products, np.abs(x - y)) if row.separable else (products.sum(), np.abs(x - y).max())
+        assert (products >= -1e-9 * (1 + size)).all(), f"{products.min()} at {example} and {y}"
 
 
 def check_convex(row: Row, example: Example) -> None:
@@ -170,9 +176,8 @@ def check_convex(row: Row, example: Example) -> None:
         gaps, size = (gaps, (x - y) ** 2) if row.separable else (gaps.sum(), squares(x - y, row))
         rounding = 1e-13 * np.abs(x).max() * np.abs(x - y).max()
         assert (gaps >= -1e-9 * (1 + size) - rounding).all(), f"not firmly nonexpansive at {example} and {y}"
-    if np.abs(x).max() > 1e3:
-        return
-    others = competitors(row, example)
+    example = moderate(example)
+    p, others = prox(row, example), competitors(row, example)
     left = objective(row, example, p) + squares(others - p, row) / (2 * example.step)
     right = objective(row, example, others)
     assert (left <= right + 1e-9 * (1 + np.abs(left))).all(), f"three points at {example}"
@@ -293,7 +298,7 @@ every_row = pytest.mark.parametrize("row", REGULARIZERS, ids=lambda row: row.nam
 
 @pytest.mark.parametrize(("check", "row"), PAIRS)
 def test_property(check: Check, row: Row) -> None:
-    search(check, row)
+    search(check, row, number=60 if check is check_global_minimiser else 25)
 
 
 # --- ties --------------------------------------------------------------------------------------------------------------
@@ -508,10 +513,11 @@ def test_minimises_over_a_grid_in_the_plane(h: pr.Regularizer, value: Callable[[
     axis = np.linspace(-4, 4, 401)
     grid = np.stack(np.meshgrid(axis, axis), axis=-1)
     known = value(grid)
+    envelope = jax.jit(lambda x, step: h.envelope(x, step))
     for x in 2 * np.random.default_rng(0).normal(size=(20, 2)):
         for step in (0.1, 1.0, 10.0):
             least = (known + ((grid - x) ** 2).sum(axis=-1) / (2 * step)).min()
-            assert h.envelope(jnp.asarray(x), step) <= least + 1e-12
+            assert envelope(x, step) <= least + 1e-12
 
 
 # --- JAX -----------------------------------------------------------------------------------------------------------------

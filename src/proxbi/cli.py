@@ -1,7 +1,12 @@
 """The command line: argument parsing; each command is one call."""
 
+import csv
 import json
+import shutil
 import sys
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from enum import StrEnum
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -87,6 +92,143 @@ def demo(
     for kind in ("png", "svg"):
         plot.cleaning(found.result.history, found.weights, found.wrong).savefig(out / f"demo.{kind}", dpi=150)
     console.print(f"Written to {out}: demo.png, demo.svg, history.csv, weights.csv, summary.json", highlight=False)
+
+
+class _Protocol(StrEnum):
+    published = "published"
+    paper = "paper"
+    tuned = "tuned"
+
+
+class _Dataset(StrEnum):
+    mnist = "mnist"
+    digits = "digits"
+
+
+reproduce = typer.Typer(no_args_is_help=True, help="Run the paper's experiment again.")
+app.add_typer(reproduce, name="reproduce")
+
+_ProtocolOption = Annotated[
+    _Protocol,
+    typer.Option(help="published: as the paper's numbers came about. paper: its equations. tuned: steps that clean."),
+]
+_DatasetOption = Annotated[_Dataset, typer.Option(help="mnist needs its files (or a download); digits needs nothing.")]
+_RowsOption = Annotated[str, typer.Option(help="Rows of Table 1 by name, with commas: 'BiO-AID,proximal BiO-ITDm:5'.")]
+_RatesOption = Annotated[str, typer.Option("--p", help="Shares of wrong labels, with commas.")]
+_CellsOption = Annotated[str, typer.Option(help="Single cells instead of --rows and --p: 'BiO-AID@0.1,BiO-ITDm@0.4'.")]
+_SeedsOption = Annotated[
+    int, typer.Option(min=0, help="Starts and noises per cell; 0: 3, or for published the one it has.")
+]
+_QuickOption = Annotated[bool, typer.Option("--quick", help="The ITD rows and one AID row, at p = 0.1.")]
+_DataOption = Annotated[Path | None, typer.Option(help="Folder with MNIST's files; else PROXBI_DATA, else the cache.")]
+_OutOption = Annotated[Path, typer.Option(help="Folder for the results.", file_okay=False)]
+
+
+@reproduce.command()
+def table1(
+    protocol: _ProtocolOption = _Protocol.published,
+    dataset: _DatasetOption = _Dataset.mnist,
+    rows: _RowsOption = "",
+    p: _RatesOption = "",
+    cells: _CellsOption = "",
+    seeds: _SeedsOption = 0,
+    quick: _QuickOption = False,
+    data: _DataOption = None,
+    out: _OutOption = Path("proxbi-table1"),
+) -> None:
+    """Table 1: test accuracy and loss of twelve methods at three shares of wrong labels, beside the paper's.
+
+    An interrupted run goes on where it was when the command is given again.
+
+    Example: proxbi reproduce table1 --protocol published --quick --out results
+    """
+    _reproduce("table1", protocol, dataset, (rows, p, cells, quick), seeds, data, out)
+
+
+@reproduce.command("figure1")
+def figure1_command(
+    protocol: _ProtocolOption = _Protocol.published,
+    dataset: _DatasetOption = _Dataset.mnist,
+    rows: _RowsOption = "",
+    p: _RatesOption = "",
+    cells: _CellsOption = "",
+    seeds: _SeedsOption = 0,
+    quick: _QuickOption = False,
+    data: _DataOption = None,
+    out: _OutOption = Path("proxbi-figure1"),
+) -> None:
+    """Figure 1: the upper objective against work, in the paper's currency and with all oracle calls counted.
+
+    Example: proxbi reproduce figure1 --dataset digits --protocol paper --seeds 5
+    """
+    _reproduce("figure1", protocol, dataset, (rows, p, cells, quick), seeds, data, out)
+
+
+def _reproduce(
+    what: str,
+    protocol: _Protocol,
+    dataset: _Dataset,
+    wanted: tuple[str, str, str, bool],
+    seeds: int,
+    data: Path | None,
+    out: Path,
+) -> None:
+    from proxbi.checkpoint import require_writable
+    from proxbi.experiments import paper, paper_report, protocols
+    from proxbi.plot import figure1
+    from proxbi.report import write_page
+
+    chosen = protocols.choose(*wanted)
+    if protocol is _Protocol.published and seeds > 1:
+        raise ValueError("--seeds must be left out for the published protocol: it has one start and one noise.")
+    numbers = [None] if protocol is _Protocol.published else range(seeds or 3)
+    require_writable(out)
+    splits = paper.digits_splits() if dataset is _Dataset.digits else paper.mnist_splits(data)
+    runs = [paper.Run(cell, seed) for cell in chosen for seed in numbers]
+    unfinished = out / ".unfinished"
+    with _bar(f"{what}, {len(runs)} runs") as tick:
+        curves = paper.run(runs, protocols.PROTOCOLS[protocol], splits, folder=unfinished, tick=tick)
+    table = paper_report.table_rows(paper.table(curves), short=protocol is _Protocol.published)
+
+    _write_csv(out / "table1.csv", [_as_printed(row) for row in table])
+    _write_csv(out / "details.csv", table)
+    _write_csv(out / "curves.csv", curves)
+    (out / "table1.json").write_text(json.dumps(table, indent=2))
+    for currency in ("inner_steps", "calls"):
+        for kind in ("png", "svg"):
+            figure1(curves, currency).savefig(out / f"figure1-{currency}.{kind}", dpi=150)
+    title = f"The paper's experiment, {protocol} protocol, {dataset}"
+    lead = f"proxbi reproduce {what} --protocol {protocol} --dataset {dataset}"
+    write_page(out / "report.html", title, lead, paper_report.blocks(protocol, dataset, table, curves))
+    shutil.rmtree(unfinished, ignore_errors=True)
+
+    console = Console()
+    is_published = protocol is _Protocol.published and dataset is _Dataset.mnist
+    _print_table(console, title, paper_report.compared(table) if is_published else [_as_printed(row) for row in table])
+    console.print(f"Written to {out}: report.html, table1.csv, details.csv, curves.csv, figure1-*", highlight=False)
+
+
+def _as_printed(row: dict[str, Any]) -> dict[str, Any]:
+    gamma = "" if row["gamma"] is None else f"{row['gamma']:.1f}"
+    numbers = {"accuracy_percent": f"{row['accuracy_percent']:.2f}", "loss": f"{row['loss']:.6f}"}
+    return {"method": row["method"], "gamma": gamma, "p": row["p"], **numbers}
+
+
+@contextmanager
+def _bar(label: str) -> Iterator[Callable[[int, int], None]]:
+    """A progress bar on a terminal, nothing elsewhere."""
+    from rich.progress import Progress
+
+    with Progress(console=Console(stderr=True), disable=not sys.stderr.isatty()) as bar:
+        task = bar.add_task(label, total=None)
+        yield lambda done, total: bar.update(task, completed=done, total=total)
+
+
+def _write_csv(path: Path, rows: list[dict[str, Any]]) -> None:
+    with path.open("w", newline="") as file:
+        writer = csv.DictWriter(file, rows[0])
+        writer.writeheader()
+        writer.writerows(rows)
 
 
 def _write_weights(path: Path, found: Any) -> None:

@@ -56,7 +56,8 @@ class LinearSolver(eqx.Module):
 
 def _callable_pytree(function: Any) -> Any:
     """Plain functions become static leaves; callables that are pytrees (with arrays inside) stay as they are."""
-    return function if function is None or not jax.tree_util.all_leaves([function]) else Partial(function)
+    is_plain = callable(function) and jax.tree_util.all_leaves([function])
+    return Partial(function) if is_plain else function
 
 
 class _Iterate(NamedTuple):
@@ -122,19 +123,20 @@ class CG(LinearSolver):
         finite = jnp.isfinite(scale) & _tree.all_finite(zero if v0 is None else v0)
         settled = (scale == 0) | ~finite  # the solution for b = 0 is known
         direction = self._precondition(b)
+        _, lift, angle = _angle(b, direction)
         unknown = jnp.full_like(scale, jnp.inf)
         return _Iterate(
             v=zero if v0 is None else _tree.where(settled, zero, v0),
             residual=b,
             direction=direction,
             size=scale if v0 is None else jnp.where(settled, scale, unknown),
-            lift=_tree.norm(direction),
-            angle=_cosine(b, direction),
+            lift=lift,
+            angle=angle,
             measured=unknown,
             measure=jnp.asarray(v0 is not None),
-            status=jnp.select(
-                [~finite, scale == 0], [LinearStatus.NONFINITE, LinearStatus.OK], _RUNNING
-            ).astype(jnp.int32),
+            status=jnp.select([~finite, scale == 0], [LinearStatus.NONFINITE, LinearStatus.OK], _RUNNING).astype(
+                jnp.int32
+            ),
             iterations=jnp.int32(0),
             matvecs=jnp.int32(0),
         )
@@ -144,15 +146,15 @@ class CG(LinearSolver):
         # underflow or overflow, and the upper gradient b is small near many a solution.
         eps = jnp.finfo(scale.dtype).eps
         product = matvec(_tree.where(at.measure, at.v, at.direction))
-        slope = _cosine(at.direction, product)
+        reach, rise, slope = _angle(at.direction, product)
         # For a positive definite H this cosine is at least about 2 / sqrt(kappa).
         flat = ~at.measure & ((slope <= eps) | (at.angle <= 0))
-        length = _ratio(at.size, _tree.norm(at.direction)) * _ratio(at.lift, _tree.norm(product)) * at.angle
-        length = jnp.where(at.measure | flat, 0, _ratio(length, slope))
+        length = _ratio(at.size, reach) * _ratio(at.lift, rise) * _ratio(at.angle, slope)
+        length = jnp.where(at.measure | flat, 0, length)
         v = _tree.axpy(length, at.direction, at.v)
         residual = _tree.where(at.measure, _tree.subtract(b, product), _tree.axpy(-length, product, at.residual))
         conditioned = self._precondition(residual)
-        size, lift, angle = _tree.norm(residual), _tree.norm(conditioned), _cosine(residual, conditioned)
+        size, lift, angle = _angle(residual, conditioned)
         turn = _ratio(size, at.size) * _ratio(lift, at.lift) * _ratio(angle, at.angle)
         turn = jnp.where(at.measure, 0, turn)
         finite = jnp.isfinite(size) & jnp.isfinite(lift) & jnp.isfinite(slope) & _tree.all_finite(v)
@@ -215,7 +217,7 @@ class Neumann(LinearSolver):
         start = (_tree.zeros_like(b), b) if v0 is None else (v0, _tree.subtract(b, matvec(v0)))
         v, residual = jax.lax.scan(step, start, length=self.steps)[0]
         info = _judge(residual, b, self.tol, self.steps, self.steps + (v0 is not None))
-        return _tree.where(info.status == LinearStatus.NONFINITE, start[0], v), info
+        return _tree.where(jnp.isfinite(info.residual), v, start[0]), info
 
 
 class Direct(LinearSolver):
@@ -224,6 +226,9 @@ class Direct(LinearSolver):
     """
 
     tol: _check.Number = eqx.field(converter=_check.as_float, default=1e-6)
+
+    def __check_init__(self) -> None:
+        _check.non_negative("tol", self.tol)
 
     def solve(self, matvec: Matvec, b: PyTree, v0: PyTree | None = None) -> tuple[PyTree, LinearInfo]:
         """The solution of H v = b; `v0` is not needed."""
@@ -240,14 +245,14 @@ class Direct(LinearSolver):
         return v, info._replace(status=jnp.where(solved, info.status, fault).astype(jnp.int32))
 
 
-def _cosine(left: PyTree, right: PyTree) -> Scalar:
-    """The cosine of the angle between two vectors; 0 if one of them is zero."""
+def _angle(left: PyTree, right: PyTree) -> tuple[Scalar, Scalar, Scalar]:
+    """The lengths of two vectors and the cosine of the angle between them, 0 if one of them is zero."""
+    a, b = _tree.norm(left), _tree.norm(right)
 
-    def unit(vector: PyTree) -> PyTree:
-        length = _tree.norm(vector)
-        return jax.tree.map(lambda leaf: _ratio(leaf, length.astype(leaf.dtype)), vector)
+    def along(p: Array, q: Array) -> Array:
+        return _ratio(p, a.astype(p.dtype)) * _ratio(q, b.astype(q.dtype))
 
-    return _tree.dot(unit(left), unit(right))
+    return a, b, _tree.total(jax.tree.map(along, left, right))
 
 
 def _ratio(a: Any, b: Scalar) -> Scalar:

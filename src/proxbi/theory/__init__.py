@@ -1,0 +1,17 @@
+"""The convergence theory as something to run: constants, the potential, checks of every inequality, rates, and `verify`."""
+
+from proxbi.theory.checks import Check as Check
+from proxbi.theory.checks import audit as audit
+from proxbi.theory.checks import proposition_1 as proposition_1
+from proxbi.theory.constants import Constants as Constants
+from proxbi.theory.constants import Schedule as Schedule
+from proxbi.theory.constants import SharpConstants as SharpConstants
+from proxbi.theory.lanczos import Ritz as Ritz
+from proxbi.theory.lanczos import lower_spectrum as lower_spectrum
+from proxbi.theory.potential import Reference as Reference
+from proxbi.theory.potential import Trace as Trace
+from proxbi.theory.potential import algorithm_1 as algorithm_1
+from proxbi.theory.potential import record as record
+from proxbi.theory.verify import Finding as Finding
+from proxbi.theory.verify import Report as Report
+from proxbi.theory.verify import verify as verify

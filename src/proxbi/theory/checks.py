@@ -1,0 +1,107 @@
+r"""The statements of the theory as checks of a recorded run: left side, right side, and whether <= holds.
+
+Each check also says how close it came, the largest left/right, over the steps where rounding lets one tell: a right side
+below 1e-9 of the size of what is subtracted on the left is not resolved in double precision.
+"""
+
+from typing import NamedTuple
+
+import numpy as np
+from jaxtyping import Float
+
+from proxbi.theory.constants import Schedule
+from proxbi.theory.potential import Trace
+
+SLACK = 1e-10
+"""An inequality counts as violated when its left side exceeds the right by more than this times 1 + |size|."""
+
+Series = Float[np.ndarray, " steps"]
+
+
+class Check(NamedTuple):
+    """One inequality along a run."""
+
+    name: str
+    ratio: float
+    """The largest left/right over the resolved steps: below 1 the inequality holds, with room for what is missing to 1.
+    NaN if no step is resolved."""
+    resolved: int
+    """In how many steps rounding does not hide the answer."""
+    excess: float
+    """The largest (left - right) / (1 + |size|) over all steps."""
+    holds: bool
+
+
+def compare(name: str, left: Series, right: Series, size: Series | float, slack: float = SLACK) -> Check:
+    """left <= right, step by step; `size` is that of the quantities whose difference `left` or `right` is."""
+    scale = 1 + np.abs(size)
+    resolved = np.broadcast_to(right > 10 * slack * scale, np.shape(left))
+    finite = bool(np.all(np.isfinite(left)) and np.all(np.isfinite(right)))
+    ratio = float(np.max((left / np.where(right > 0, right, 1))[resolved])) if resolved.any() else float("nan")
+    excess = float(np.max((left - right) / scale)) if finite else float("inf")
+    # A resolved step has six digits and more: an equality may come out as 1.0000001.
+    return Check(name, ratio, int(resolved.sum()), excess, finite and excess <= slack and not ratio > 1 + 1e-6)
+
+
+def proposition_1(trace: Trace, schedule: Schedule, beta: float | None = None) -> tuple[Series, Series]:
+    """The decrease H_k - H_{k+1}, and what Proposition 1 asks of it: dx_k^2 / (4 beta) + w/8 (e_k^2 + e_{k+1}^2)."""
+    beta, weight = schedule.beta if beta is None else beta, schedule.weight
+    potential, squares = trace.potential(weight), trace.error**2
+    return -np.diff(potential), trace.moved[:-1] ** 2 / (4 * beta) + weight / 8 * (squares[:-1] + squares[1:])
+
+
+def audit(
+    trace: Trace,
+    schedule: Schedule,
+    floor: float | None,
+    *,
+    beta: float | None = None,
+    region: float = float("inf"),
+    convex: bool = True,
+    slack: float = SLACK,
+) -> list[Check]:
+    """Every inequality that the convergence theory rests on, term by term, and the bounds that follow from it.
+
+    **Arguments:**
+
+    - `trace`: the run, made by `record`.
+    - `schedule`: the constants that the inequalities are stated with.
+    - `floor`: inf(Phi + h), or a lower bound of it; None, where none is known, leaves out the bounds that need it.
+    - `beta`: the outer step that was used, if not that of the schedule.
+    - `region`: where the constants hold.
+    - `convex`: whether h is; the gradient mapping of Corollary 1 asks for it, the distance does not.
+    """
+    beta = schedule.beta if beta is None else beta
+    c, ell, weight = schedule.error_factor, schedule.solution_factor, schedule.weight
+    e2, dx = trace.error**2, trace.moved[:-1]
+    potential = trace.potential(weight)
+    decrease, required = proposition_1(trace, schedule, beta)
+    descent = (1 / (2 * beta) - schedule.smoothness / 2 - schedule.young / 2) * dx**2
+    checks: list[tuple[str, Series, Series, Series | float]] = [
+        ("Lemma 1, smoothness", trace.gradient_moved[1:], schedule.smoothness * dx, trace.gradient[1:]),
+        ("Lemma 1, hypergradient", trace.gradient_error, c * trace.error, trace.gradient),
+        ("y* Lipschitz", trace.solution_moved[1:], ell * dx, trace.extent[1:]),
+        ("(eq: 3), lower loop", e2, schedule.contraction * trace.warm**2, trace.extent**2),
+        ("(eq: 3)", e2[1:], e2[:-1] / 4 + ell**2 / 4 * dx**2, trace.extent[1:] ** 2),
+        ("(eq: 4)", descent, weight / 2 * e2[:-1] - np.diff(trace.value), trace.value[1:]),
+        ("Proposition 1", required, decrease, potential[1:]),
+    ]
+    if floor is not None:
+        gap = potential[0] - floor
+        rate = schedule.rate_factor / (beta * np.arange(1, len(dx) + 1)) * gap
+        checks += [
+            ("Theorem 1, sum of decreases", np.cumsum(required), np.full_like(required, gap), float(potential[0])),
+            ("Corollary 1, distance", _best(trace.distance) ** 2, rate, trace.distance[1:] ** 2),
+        ]
+        if convex:
+            checks.append(
+                ("Corollary 1, gradient mapping", _best(trace.mapping) ** 2, rate, trace.mapping[1:] ** 2)
+            )
+    if np.isfinite(region):
+        checks.append(("region of the constants", trace.extent, np.full_like(trace.extent, region), 0.0))
+    return [compare(*sides, slack=slack) for sides in checks]
+
+
+def _best(series: Series) -> Series:
+    """The smallest of the values 1, ..., k, for every k."""
+    return np.minimum.accumulate(series[1:])

@@ -1,0 +1,201 @@
+r"""The potential of Proposition 1, recorded along a run.
+
+    H(x, y') = Phi(x) + h(x) + 7/8 w |y^T(x, y') - y*(x)|^2
+
+Its second argument is the *warm start*: H(x_k, y_k) is made with y_{k+1} = y^T(x_k, y_k), the y that step k ends with, and
+not with T more steps from there.
+"""
+
+from collections.abc import Callable
+from typing import Any, NamedTuple
+
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax.tree_util import Partial
+from jaxtyping import Array, Float, Int, PyTree
+
+from proxbi import _tree
+from proxbi.hypergradient import AID
+from proxbi.linear import Direct, LinearSolver
+from proxbi.lower import FixedLength, GradientDescent, LowerSolver, Nesterov
+from proxbi.problem import Counts, Problem
+from proxbi.solvers.prox_bio import ProxBiO, ProxBiOState
+from proxbi.theory.constants import Schedule
+
+
+class Repeated(LowerSolver):
+    """`steps` steps of another lower solver, as a number that may be traced: one program for every T. It cannot be
+    unrolled by ITD.
+
+    >>> from proxbi.analytic import scalar_problem
+    >>> y, counts = Repeated(GradientDescent(0.25, steps=1), 3).solve(scalar_problem(), jnp.array(1.0), jnp.array(0.0))
+    >>> float(y), int(counts.grad_lower)
+    (0.875, 3)
+    """
+
+    base: FixedLength
+    steps: Any = eqx.field(converter=lambda steps: jnp.asarray(steps, jnp.int32))
+
+    def solve(self, problem: Problem, x: PyTree, y: PyTree) -> tuple[PyTree, Counts]:
+        """`steps` steps from `y`."""
+        carry = jax.lax.fori_loop(0, self.steps, lambda _, at: self.base.step(problem, x, at), self.base.init(y))
+        return self.base.answer(carry), Counts(grad_lower=self.steps)
+
+
+class Plugged(LowerSolver):
+    """An exact lower solve: the closed form of y*, which costs nothing and is counted as nothing."""
+
+    solution: Callable[[PyTree], PyTree]
+
+    def solve(self, problem: Problem, x: PyTree, y: PyTree) -> tuple[PyTree, Counts]:
+        """y*(x)."""
+        return self.solution(x), Counts()
+
+
+def algorithm_1(
+    schedule: Schedule,
+    *,
+    T: int | None = None,
+    beta: float | None = None,
+    momentum: bool = True,
+    lower: LowerSolver | None = None,
+    linear: LinearSolver | None = None,
+    warm: bool = True,
+) -> ProxBiO:
+    """The paper's Algorithm 1 with the step sizes of `schedule`, an exact adjoint solve, and whatever is to be different.
+
+    **Arguments:**
+
+    - `T`, `beta`: instead of those of the schedule.
+    - `momentum`: False for plain gradient descent in the lower loop, with the T that it needs.
+    - `lower`: another lower solver altogether.
+    - `linear`, `warm`: the adjoint solve; the theory assumes it exact, which `Direct()` is.
+    """
+    alpha = schedule.alpha
+    base = Nesterov(alpha, schedule.eta, steps=1) if momentum else GradientDescent(alpha, steps=1)
+    lower = lower or Repeated(base, T or (schedule.T if momentum else schedule.T_plain))
+    return ProxBiO(AID(lower, Direct() if linear is None else linear, warm), schedule.beta if beta is None else beta)
+
+
+class Reference(NamedTuple):
+    """y*, Phi and grad Phi of a problem, exactly or nearly so: pytrees that are called with x."""
+
+    solution: Callable[[PyTree], PyTree]
+    value: Callable[[PyTree], Array]
+    gradient: Callable[[PyTree], PyTree]
+
+    @classmethod
+    def computed(cls, problem: Problem, lower: LowerSolver, y: PyTree, linear: LinearSolver) -> "Reference":
+        """For a problem without closed forms: y* by `lower`, started at `y`, and the adjoint by `linear`."""
+        solution = Partial(_solution, problem, lower, y)
+        return cls(solution, Partial(_value, problem, solution), Partial(_gradient, problem, solution, linear))
+
+
+def _solution(problem: Problem, lower: LowerSolver, y: PyTree, x: PyTree) -> PyTree:
+    return lower.solve(problem, x, y)[0]
+
+
+def _value(problem: Problem, solution: Callable[[PyTree], PyTree], x: PyTree) -> Array:
+    return problem.value_upper(x, solution(x))
+
+
+def _gradient(problem: Problem, solution: Callable[[PyTree], PyTree], linear: LinearSolver, x: PyTree) -> PyTree:
+    y = solution(x)
+    upper_x, upper_y = problem.grad_upper(x, y)
+    return _tree.subtract(upper_x, problem.cross(x, y)(linear.solve(problem.hvp(x, y), upper_y)[0]))
+
+
+class Trace(NamedTuple):
+    """What the checks need of a run of K + 1 steps: arrays over k = 0, ..., K, everything at x_k."""
+
+    phi: Float[np.ndarray, " steps"]
+    """Phi(x_k)."""
+    h: Float[np.ndarray, " steps"]
+    """h(x_k)."""
+    error: Float[np.ndarray, " steps"]
+    """e_k = |y_{k+1} - y*(x_k)|."""
+    warm: Float[np.ndarray, " steps"]
+    """|y_k - y*(x_k)|, before the T lower steps."""
+    moved: Float[np.ndarray, " steps"]
+    """dx_k = |x_{k+1} - x_k|."""
+    gradient: Float[np.ndarray, " steps"]
+    """|grad Phi(x_k)|."""
+    gradient_error: Float[np.ndarray, " steps"]
+    """|d_k - grad Phi(x_k)|, d_k the estimate that step k used."""
+    mapping: Float[np.ndarray, " steps"]
+    """|G(x_k)|, the prox-gradient mapping with the true gradient."""
+    distance: Float[np.ndarray, " steps"]
+    """|(x_{k-1} - x_k)/beta - d_{k-1} + grad Phi(x_k)| >= dist(0, d(Phi + h)(x_k)), for any h; 0 for k = 0."""
+    gradient_moved: Float[np.ndarray, " steps"]
+    """|grad Phi(x_k) - grad Phi(x_{k-1})|; 0 for k = 0."""
+    solution_moved: Float[np.ndarray, " steps"]
+    """|y*(x_k) - y*(x_{k-1})|; 0 for k = 0."""
+    extent: Float[np.ndarray, " steps"]
+    """The largest entry of y_{k+1}, and of x_k."""
+    calls: Int[np.ndarray, " steps"]
+    """Oracle calls of step k, of all kinds."""
+    adjoint: Float[np.ndarray, " steps"]
+    """|v_k|."""
+
+    @property
+    def value(self) -> Float[np.ndarray, " steps"]:
+        """F(x_k) = Phi + h."""
+        return self.phi + self.h
+
+    def potential(self, weight: float = 1.0) -> Float[np.ndarray, " steps"]:
+        """H(x_k, y_k) = F(x_k) + 7/8 weight e_k^2."""
+        return self.value + 7 / 8 * weight * self.error**2
+
+
+def record(problem: Problem, solver: ProxBiO, reference: Reference, x0: PyTree, y0: PyTree, steps: int) -> Trace:
+    """`steps` + 1 steps of `solver` (an AID one), and what the theory says about each."""
+    traced = _record(problem, solver, reference, x0, y0, steps + 1)
+    return Trace(*map(np.asarray, traced))
+
+
+class _Carry(NamedTuple):
+    state: ProxBiOState
+    solution: PyTree
+    gradient: PyTree
+
+
+@eqx.filter_jit
+def _record(
+    problem: Problem, solver: ProxBiO, reference: Reference, x0: PyTree, y0: PyTree, steps: int
+) -> tuple[Array, ...]:
+    beta, h, key = solver.step_size, problem.regularizer, jax.random.key(0)
+
+    def step(at: _Carry, _: None) -> tuple[_Carry, Trace]:
+        state, x = at.state, at.state.x
+        after, info = solver.step(problem, state, key)
+        y, v = after.y, after.aux
+        solution, gradient = reference.solution(x), reference.gradient(x)
+        # d_k again, from the y and v that step k ended with: recovering it from x_{k+1} would lose its digits.
+        estimate = _tree.subtract(problem.grad_upper(x, y)[0], problem.cross(x, y)(v))
+        nearest = h.prox(_tree.axpy(-beta, gradient, x), beta)
+        seen = Trace(
+            phi=reference.value(x),
+            h=h.value(x),
+            error=_distance(y, solution),
+            warm=_distance(state.y, solution),
+            moved=_distance(after.x, x),
+            gradient=_tree.norm(gradient),
+            gradient_error=_distance(estimate, gradient),
+            mapping=_distance(x, nearest) / beta,
+            distance=jnp.where(state.started, _tree.norm(_tree.axpy(1, state.subgradient, gradient)), 0),
+            gradient_moved=_distance(gradient, at.gradient),
+            solution_moved=_distance(solution, at.solution),
+            extent=jnp.stack([jnp.max(jnp.abs(leaf)) for leaf in jax.tree.leaves((x, y))]).max(),
+            calls=jnp.asarray(info.counts.total),
+            adjoint=_tree.norm(v),
+        )
+        return _Carry(after, solution, gradient), seen
+
+    start = _Carry(solver.init(problem, x0, y0), reference.solution(x0), reference.gradient(x0))
+    return tuple(jax.lax.scan(step, start, length=steps)[1])
+
+
+def _distance(left: PyTree, right: PyTree) -> Array:
+    return _tree.norm(_tree.subtract(left, right))

@@ -1,0 +1,104 @@
+"""Looking at a problem from outside: does a gradient jump, does the objective grow?"""
+
+from collections.abc import Callable
+from typing import NamedTuple
+
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax.flatten_util import ravel_pytree
+from jaxtyping import Array, Float, PRNGKeyArray, PyTree
+
+from proxbi import _tree
+from proxbi.regularizers import Regularizer
+from proxbi.theory.potential import Reference
+
+PIECES = 32
+EXPLODES = 4.0
+"""A quotient that grows by more than this when the piece is made 32 times shorter has no bound: for a Lipschitz map it
+converges, for a jump it grows by 32, for a square root by 5.7."""
+
+
+class Steepness(NamedTuple):
+    """The largest |F(z) - F(z')| / |z - z'| on a segment, on ever shorter pieces of it."""
+
+    quotients: Float[np.ndarray, " rounds"]
+
+    @property
+    def lipschitz(self) -> float:
+        """A lower bound of the Lipschitz constant."""
+        return float(np.max(self.quotients))
+
+    @property
+    def bounded(self) -> bool:
+        """Whether the quotients settle; False if they explode or are not finite."""
+        finer, coarser = self.quotients[-1], self.quotients[-2]
+        return bool(np.all(np.isfinite(self.quotients)) and finer <= EXPLODES * max(coarser, np.finfo(float).tiny))
+
+
+def steepness(function: Callable[[PyTree], PyTree], at: PyTree, direction: PyTree) -> Steepness:
+    """Cut the segment at +- direction in 32 pieces, take the one with the largest quotient, cut that, and once more."""
+    return Steepness(np.asarray(_zoom(function, at, direction), float))
+
+
+@eqx.filter_jit
+def _zoom(function: Callable[[PyTree], PyTree], at: PyTree, direction: PyTree) -> Float[Array, "3"]:
+    length = _tree.norm(direction)
+    low, width = jnp.asarray(-1.03, length.dtype), 2.01  # so that a kink at the middle is not at a cut
+    found = []
+    for _ in range(3):
+        places = low + width * jnp.arange(PIECES + 1, dtype=length.dtype) / PIECES
+        values = jax.lax.map(lambda t: ravel_pytree(function(_tree.axpy(t, direction, at)))[0], places)
+        change = jnp.linalg.norm(jnp.diff(values, axis=0), axis=1)
+        noise = 100 * jnp.finfo(length.dtype).eps * jnp.max(jnp.linalg.norm(values, axis=1))
+        change = jnp.where(change <= noise, 0, change)  # NaN stays
+        width = width / PIECES
+        steepest = jnp.argmax(change)
+        found.append(change[steepest] / (width * length))
+        low = places[steepest]
+    return jnp.stack(found)
+
+
+class Ray(NamedTuple):
+    """Phi + h along x0 + r d, d of entries +-1, at three radii r that grow tenfold."""
+
+    values: Float[np.ndarray, "3"]
+
+    @property
+    def known(self) -> bool:
+        """Whether the values could be computed (infinity, outside the domain of h, counts as known)."""
+        return not bool(np.any(np.isnan(self.values)))
+
+    @property
+    def grows(self) -> bool:
+        """Whether the last tenfold distance raised the value: level sets are bounded exactly if it does on all rays."""
+        _, near, far = self.values
+        return bool(far == np.inf or far - near > 1e-3 * (1 + abs(near)))
+
+    @property
+    def falls(self) -> bool:
+        """Whether the value falls at least in proportion to the distance: then it has no lower bound."""
+        first, near, far = self.values
+        return bool(np.all(np.isfinite(self.values)) and far - near < 5 * (near - first) < -1e-3 * (1 + abs(first)))
+
+
+def rays(h: Regularizer, reference: Reference, x0: PyTree, key: PRNGKeyArray) -> list[Ray]:
+    """Phi + h along a few rays from x0: all ones, all minus ones, and two random sign patterns and their opposites."""
+    return [Ray(values) for values in np.asarray(_along(h, reference, x0, key), float)]
+
+
+@eqx.filter_jit
+def _along(h: Regularizer, reference: Reference, x0: PyTree, key: PRNGKeyArray) -> Float[Array, "rays 3"]:
+    flat, unravel = ravel_pytree(x0)
+    signs = jnp.concatenate([jnp.ones((1, flat.size), flat.dtype), jax.random.rademacher(key, (2, flat.size), flat.dtype)])
+    directions = jnp.concatenate([signs, -signs])
+    radii = (1 + jnp.max(jnp.abs(flat))) * jnp.asarray([10, 100, 1000], flat.dtype)
+    points = flat + radii[None, :, None] * directions[:, None, :]
+
+    def value(point: Array) -> Array:
+        x = unravel(point)
+        penalty = h.value(x)
+        return jnp.where(jnp.isposinf(penalty), jnp.inf, reference.value(x) + penalty)
+
+    return jax.lax.map(value, points.reshape(-1, flat.size)).reshape(len(directions), 3)

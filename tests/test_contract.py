@@ -1,0 +1,213 @@
+"""What every solver must do. A solver gets all of this from one row of `SOLVERS` in `cases.py`."""
+
+from collections import Counter
+from typing import Any
+
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from cases import SOLVERS, Follow, SolverRow, flat, follow
+
+from proxbi import L1, Checkpoint, Problem, Result, Status, Zero, chunk, minimize, run
+from proxbi.checkpoint import Snapshot
+
+BETA = 0.5
+STRENGTH = 0.1
+
+
+@pytest.fixture(params=SOLVERS, ids=str)
+def row(request: pytest.FixtureRequest) -> SolverRow:
+    return request.param
+
+
+def case_for(row: SolverRow, **options: Any) -> Follow:
+    return follow(STRENGTH if row.proximal else 0.0, **options)
+
+
+def solve(row: SolverRow, case: Follow, beta: Any = BETA, **options: Any) -> Result:
+    return minimize(case.problem, row.make(beta), case.x0, case.y0, **options)
+
+
+def same_bits(a: Any, b: Any) -> bool:
+    left, right = jax.tree.leaves(a), jax.tree.leaves(b)
+    assert jax.tree.structure(a) == jax.tree.structure(b)
+    return all(np.asarray(p).tobytes() == np.asarray(q).tobytes() for p, q in zip(left, right, strict=True))
+
+
+def without_time(history: list[dict[str, Any]]) -> list[dict[str, Any]]:
+    return [{name: value for name, value in line.items() if name != "seconds"} for line in history]
+
+
+@pytest.mark.parametrize("trees", [False, True], ids=["vectors", "dicts"])
+def test_it_converges_to_the_point_it_should(row: SolverRow, trees: bool) -> None:
+    case = case_for(row, trees=trees)
+    result = solve(row, case, steps=row.steps)
+    expected = case.minimiser(None if row.pull is None else row.pull(case.a))
+    np.testing.assert_allclose(flat(result.x), expected, atol=1e-8)
+    np.testing.assert_allclose(flat(result.y), expected, atol=1e-7)
+    assert jax.tree.structure((result.x, result.y)) == jax.tree.structure((case.x0, case.y0))
+    assert result.status is Status.STEPS
+    assert result.stationarity < 1e-7
+    assert result.lower_residual < 1e-7
+    if row.pull is not None:  # the bias that the row declares is there
+        assert np.linalg.norm(expected - case.minimiser()) > 1e-2
+
+
+def test_the_reference_is_soft_thresholding() -> None:
+    case = follow(STRENGTH)
+    np.testing.assert_allclose(case.minimiser(), np.sign(case.d) * np.maximum(np.abs(case.d) - STRENGTH, 0), atol=1e-12)
+
+
+# --- counts -----------------------------------------------------------------------------------------------------------
+
+SEEN: Counter[str] = Counter()
+
+
+def counted(name: str, function: Any) -> Any:
+    def call(*arguments: Any) -> Any:
+        SEEN[name] += 1
+        return function(*arguments)
+
+    return call
+
+
+class SpyProblem(Problem):
+    """Counts the calls of every oracle, and of the maps that `hvp` and `cross` return."""
+
+    def value_upper(self, x: Any, y: Any) -> Any:
+        return counted("value_upper", super().value_upper)(x, y)
+
+    def value_lower(self, x: Any, y: Any) -> Any:
+        return counted("value_lower", super().value_lower)(x, y)
+
+    def grad_upper(self, x: Any, y: Any) -> Any:
+        return counted("grad_upper", super().grad_upper)(x, y)
+
+    def grad_lower(self, x: Any, y: Any) -> Any:
+        return counted("grad_lower", super().grad_lower)(x, y)
+
+    def hvp(self, x: Any, y: Any) -> Any:
+        return counted("hvp", super().hvp(x, y))
+
+    def cross(self, x: Any, y: Any) -> Any:
+        return counted("cross", super().cross(x, y))
+
+
+class SpyL1(L1):
+    def prox(self, x: Any, step: Any) -> Any:
+        return counted("prox", super().prox)(x, step)
+
+
+class SpyZero(Zero):
+    def prox(self, x: Any, step: Any) -> Any:
+        return counted("prox", super().prox)(x, step)
+
+
+def test_declared_counts_are_observed_calls_and_eager_is_jit(row: SolverRow) -> None:
+    case, solver = case_for(row), row.make(BETA)
+    spy_h = SpyL1(STRENGTH) if row.proximal else SpyZero()
+    spy = SpyProblem(case.problem.upper, case.problem.lower, spy_h, case.problem.data)
+    key = jax.random.key(0)
+    state, _ = jitted = jax.jit(lambda s: solver.step(case.problem, s, key))(
+        solver.init(case.problem, case.x0, case.y0)
+    )
+    compiled, _ = jax.jit(lambda s: solver.step(case.problem, s, key))(state)
+    with jax.disable_jit():
+        SEEN.clear()
+        eager, info = solver.step(spy, state, key)  # the second step, which starts warm
+    declared = {name: count for name, count in info.counts.as_dict().items() if count}
+    assert row.modelled or declared == dict(SEEN)  # of dense linear algebra the counts are a model: see test_linear.py
+    for a, b in zip(jax.tree.leaves(eager), jax.tree.leaves(compiled), strict=True):
+        np.testing.assert_allclose(a, b, rtol=1e-9, atol=1e-9)
+
+
+# --- compilation ------------------------------------------------------------------------------------------------------
+
+
+def test_changing_numbers_compiles_nothing(row: SolverRow) -> None:
+    case = case_for(row)
+    solve(row, case, steps=13)
+    compiled = chunk.advance._cache_size()
+    other = case_for(row, seed=1).problem
+    if row.proximal:
+        other = eqx.tree_at(lambda p: p.regularizer, other, L1(0.2))
+    x0, y0 = case.x0 + 1, np.asarray(case.y0) - 1  # a NumPy array serves as well
+    minimize(other, row.make(0.4), x0, y0, steps=7, every=3, tol=1e-30)
+    assert chunk.advance._cache_size() == compiled
+
+
+def test_vmap_over_step_sizes_starts_and_data_is_a_loop(row: SolverRow) -> None:
+    case = case_for(row)
+    starts = np.random.default_rng(0).normal(size=(3, 4))
+    betas = np.array([0.1, 0.3, 0.5])
+    targets = np.random.default_rng(1).normal(size=(3, 4))
+
+    def last(beta: Any, x0: Any, d: Any) -> Any:
+        problem = eqx.tree_at(lambda p: p.data["d"], case.problem, d)
+        state, info = run(problem, row.make(beta), x0, case.y0, steps=5)
+        return state.x, state.y, info.stationarity
+
+    together = jax.jit(jax.vmap(last))(betas, starts, targets)
+    one = jax.jit(last)
+    for k in range(3):
+        for a, b in zip(together, one(betas[k], starts[k], targets[k]), strict=True):
+            np.testing.assert_allclose(a[k], b, rtol=1e-9, atol=1e-9)
+    assert not np.allclose(together[0][0], together[0][1])
+
+
+def test_run_makes_the_iterates_of_minimize(row: SolverRow) -> None:
+    case = case_for(row)
+    result = solve(row, case, steps=7, every=3)
+    state, infos = jax.jit(lambda: run(case.problem, row.make(BETA), case.x0, case.y0, steps=7))()
+    for a, b in zip(jax.tree.leaves(state), jax.tree.leaves(result.state.state), strict=True):
+        np.testing.assert_allclose(a, b, rtol=1e-12, atol=1e-12)
+    chunk_ends = [line["stationarity"] for line in result.history]
+    np.testing.assert_allclose(chunk_ends, infos.stationarity[np.array([2, 5, 6])], rtol=1e-7)
+    assert result.counts.as_dict() == {name: int(np.sum(count)) for name, count in vars(infos.counts).items()}
+    assert result.counts.total == sum(result.counts.as_dict().values())
+    assert result.history[-1]["hvp"] == result.counts.hvp
+
+
+@pytest.mark.parametrize("dtype", [jnp.float32, jnp.float64], ids=["float32", "float64"])
+def test_precision_is_kept(row: SolverRow, dtype: Any) -> None:
+    case = case_for(row, dtype=dtype)
+    result = solve(row, case, steps=row.steps)
+    floats = [leaf for leaf in jax.tree.leaves(result.state.state) if jnp.issubdtype(leaf.dtype, jnp.floating)]
+    assert {leaf.dtype for leaf in floats} == {np.dtype(dtype)}
+    expected = case.minimiser(None if row.pull is None else row.pull(case.a))
+    np.testing.assert_allclose(result.x, expected, atol=1e-5)
+
+
+# --- resumption -------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("source", ["result", "snapshot", "folder", "file"])
+def test_a_resumed_run_is_the_run_that_never_stopped(row: SolverRow, source: str, tmp_path: Any) -> None:
+    case = case_for(row)
+    straight = solve(row, case, steps=17, every=5)
+    first = solve(row, case, steps=10, every=5, callbacks=[Checkpoint(tmp_path)])
+    resume = {
+        "result": first,
+        "snapshot": first.state,
+        "folder": tmp_path,
+        "file": str(tmp_path / "step-0000000010.safetensors"),
+    }[source]
+    second = solve(row, case, steps=17, every=5, resume=resume)
+    assert same_bits(second.state.state, straight.state.state)
+    assert without_time(second.history) == without_time(straight.history)
+    assert second.counts.as_dict() == straight.counts.as_dict()
+    assert (second.stationarity, second.status) == (straight.stationarity, straight.status)
+    # where the chunks end changes nothing
+    assert same_bits(solve(row, case, steps=17, every=4, resume=resume).state.state, straight.state.state)
+
+
+def test_resuming_a_finished_run_changes_nothing(row: SolverRow) -> None:
+    case = case_for(row)
+    first = solve(row, case, steps=10)
+    again = solve(row, case, steps=10, resume=first)
+    assert isinstance(again.state, Snapshot)
+    assert same_bits(again.state.state, first.state.state)
+    assert again.counts.as_dict() == first.counts.as_dict()
+    assert again.history == first.history
