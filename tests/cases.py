@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import partial
 from math import sqrt
@@ -13,8 +13,8 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import optax
-import prox_reference as ref
 
+import prox_reference as ref
 import proxbi
 import proxbi.regularizers as pr
 from proxbi import analytic
@@ -38,7 +38,8 @@ class Row:
     """One regularizer: how to make it, what it should be, and where it is delicate.
 
     Separable rows have a `term` (one for each entry in the last axis), the others a `value`; both are NumPy, from
-    `prox_reference`. Rows that are not separable also have a `shape` and a `slow` minimiser. Parameters are ranges from which examples are drawn; all of them are traced in the tests.
+    `prox_reference`. Rows that are not separable also have a `shape` and a `slow` minimiser. Parameters are ranges from
+    which examples are drawn; all of them are traced in the tests.
     """
 
     name: str
@@ -91,8 +92,11 @@ class Example:
 
 
 def examples(row: Row) -> st.SearchStrategy[Example]:
-    """Examples of a row. Hypothesis chooses the seed only: left to draw each number, it varies the points of a few steps
-    and parameters, and whole regimes of the closed forms are never visited (`test_prox_mutations.py` noticed)."""
+    """Examples of a row, of which hypothesis chooses the seed only.
+
+    Left to draw each number, it varies the points of a few steps and parameters, and whole regimes of the closed forms
+    are never visited (`test_prox_mutations.py` noticed).
+    """
     return st.integers(0, 2**32 - 1).map(lambda seed: random_example(row, seed))
 
 
@@ -568,7 +572,7 @@ class Follow(NamedTuple):
     strength: float
 
     def minimiser(self, pull: np.ndarray | None = None) -> np.ndarray:
-        """The x with 0 in pull (x - d) + dh(x), by many plain steps in NumPy; `pull` is the identity for the true one."""
+        """The x with 0 in pull (x - d) + dh(x), by plain steps in NumPy; `pull` is the identity for the true one."""
         pull = np.eye(len(self.d)) if pull is None else pull
         x = np.zeros_like(self.d)
         for _ in range(3000):
@@ -577,11 +581,18 @@ class Follow(NamedTuple):
         return x
 
 
-def follow(strength: float = 0.0, dtype: Any = float, trees: bool = False, seed: int = 0) -> Follow:
+def follow(
+    strength: float = 0.0,
+    *,
+    dtype: Any = float,
+    trees: bool = False,
+    seed: int = 0,
+    spectrum: Sequence[float] = (1.0, 0.9, 0.8, 0.7),
+) -> Follow:
     """The problem every solver must solve, in vectors or in nested dicts; h is `Zero` where strength is 0."""
     draw = np.random.default_rng(seed)
     rotation = np.linalg.qr(draw.normal(size=(4, 4)))[0]
-    a = rotation @ np.diag([1.0, 0.9, 0.8, 0.7]) @ rotation.T
+    a = rotation @ np.diag(spectrum) @ rotation.T
     a, d = (a + a.T) / 2, np.array([1.5, -0.8, 0.05, 0.4])
     data = {"A": jnp.asarray(a, dtype), "d": jnp.asarray(d, dtype)}
     h = pr.L1(strength) if strength else pr.Zero()

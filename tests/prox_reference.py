@@ -71,7 +71,7 @@ def outside(u: Floats, lower: float, upper: float) -> Floats:
     return np.where((u > lower + slack) & (u < upper - slack), np.inf, 0.0)
 
 
-# --- values of functions of the whole array --------------------------------------------------------------------------
+# --- values of functions of the whole array -------------------------------------------------------------------------
 
 
 def singular_values(u: Floats) -> Floats:
@@ -98,7 +98,7 @@ def rank_ball(u: Floats, rank: int) -> Floats:
     return feasible(values[..., rank:].max(axis=-1), values[..., 0])
 
 
-# --- minimisers -------------------------------------------------------------------------------------------------------
+# --- minimisers -----------------------------------------------------------------------------------------------------
 
 
 def minimum(term: Callable[[Floats], Floats], x: Floats, step: float, kinks: Sequence[float]) -> tuple[Floats, Floats]:

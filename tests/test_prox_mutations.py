@@ -1,7 +1,7 @@
 """The suite rejects wrong proxes: those that published libraries have shipped, and a few classics.
 
-Each mutant is a real regularizer with its prox replaced, in the row of the original. The checks and the search for examples
-are those of `test_regularizers.py`; here they must fail.
+Each mutant is a real regularizer with its prox replaced, in the row of the original. The checks and the search for
+examples are those of `test_regularizers.py`; here they must fail.
 """
 
 from collections.abc import Callable
@@ -11,12 +11,12 @@ from typing import Any, ClassVar
 import jax
 import jax.numpy as jnp
 import numpy as np
-import prox_reference as ref
 import pytest
+
+import prox_reference as ref
+import proxbi.regularizers as pr
 from cases import REGULARIZERS, STRENGTH, Row
 from test_regularizers import Check, check_convex, check_global_minimiser, check_monotone, search
-
-import proxbi.regularizers as pr
 
 ROWS = {row.name: row for row in REGULARIZERS}
 

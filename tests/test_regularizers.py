@@ -1,32 +1,32 @@
 """Properties of every regularizer in `cases.REGULARIZERS`, checked on examples that hypothesis searches.
 
-A check is a function of a row and an example that raises `AssertionError`; `test_prox_mutations.py` runs the same checks
-on wrong implementations. References are NumPy (`prox_reference`) and never start at the prox.
+A check is a function of a row and an example that raises `AssertionError`; `test_prox_mutations.py` runs the same
+checks on wrong implementations. References are NumPy (`prox_reference`) and never start at the prox.
 """
 
 from collections.abc import Callable
 from dataclasses import replace
-from functools import lru_cache
+from functools import cache
 from types import SimpleNamespace
 from typing import Any
 
 import jax
 import jax.numpy as jnp
 import numpy as np
-import prox_reference as ref
 import pytest
-from cases import CONVEX, ENTRIES, NORMAL, REGULARIZERS, Example, Row, examples, usual_example
 from hypothesis import Phase, given, settings
 
+import prox_reference as ref
 import proxbi.regularizers as pr
+from cases import CONVEX, ENTRIES, NORMAL, REGULARIZERS, Example, Row, examples, usual_example
 
 Check = Callable[[Row, Example], None]
 
 
-# --- what the checks share ---------------------------------------------------------------------------------------------
+# --- what the checks share ------------------------------------------------------------------------------------------
 
 
-@lru_cache(maxsize=None)
+@cache
 def compiled(make: Callable[..., pr.Regularizer]) -> SimpleNamespace:
     """The functions of one row, each compiled once: parameters and steps are arguments."""
 
@@ -62,7 +62,7 @@ def prox(row: Row, example: Example, x: Any = None) -> Any:
     return result
 
 
-def search(check: Check, row: Row, number: int = 25, shrink: bool = True) -> None:
+def search(check: Check, row: Row, number: int = 20, shrink: bool = True) -> None:
     """Let hypothesis look for an example on which `check` fails."""
     phases = [Phase.explicit, Phase.generate, *([Phase.shrink] if shrink else [])]
 
@@ -118,7 +118,7 @@ def smooth(row: Row, example: Example, move: Callable[[float], Any]) -> tuple[An
     return agree, (forward + backward) / 2
 
 
-# --- the checks --------------------------------------------------------------------------------------------------------
+# --- the checks -----------------------------------------------------------------------------------------------------
 
 
 def check_global_minimiser(row: Row, example: Example) -> None:
@@ -192,9 +192,9 @@ def check_weakly_convex(row: Row, example: Example) -> None:
     x, p = example.x, prox(row, example)
     for y in neighbours(row, example):
         q = prox(row, example, y)
-        assert (np.abs(p - q) <= np.abs(x - y) / rate * (1 + 1e-6) + 1e-6 * np.abs(x - y) + 1e-9).all(), (
-            f"{example}, {y}"
-        )
+        assert (
+            np.abs(p - q) <= np.abs(x - y) / rate * (1 + 1e-6) + 1e-6 * np.abs(x - y) + 1e-9 + 1e-14 * np.abs(x)
+        ).all(), f"{example}, {y}"
 
 
 def check_envelope(row: Row, example: Example) -> None:
@@ -298,10 +298,10 @@ every_row = pytest.mark.parametrize("row", REGULARIZERS, ids=lambda row: row.nam
 
 @pytest.mark.parametrize(("check", "row"), PAIRS)
 def test_property(check: Check, row: Row) -> None:
-    search(check, row, number=60 if check is check_global_minimiser else 25)
+    search(check, row, number=60 if check is check_global_minimiser else 20)
 
 
-# --- ties --------------------------------------------------------------------------------------------------------------
+# --- ties -----------------------------------------------------------------------------------------------------------
 
 MATRIX = np.diag([2.0, 2.0])
 
@@ -343,7 +343,7 @@ def test_negative_capped_l1_leaves_zero() -> None:
     assert float(pr.NegativeCappedL1(1e-4, 20.0).prox(jnp.zeros(()), 0.5)) == 0.5e-4
 
 
-# --- dualities, with the two sides coded independently -----------------------------------------------------------------
+# --- dualities, with the two sides coded independently --------------------------------------------------------------
 
 
 @pytest.mark.parametrize(
@@ -410,7 +410,7 @@ def test_conjugates_of_composites() -> None:
         np.testing.assert_allclose(composite.conjugate_value(x), want, atol=1e-6)
 
 
-# --- calculus ----------------------------------------------------------------------------------------------------------
+# --- calculus -------------------------------------------------------------------------------------------------------
 
 
 def halves(x: Any) -> dict[str, Any]:
@@ -494,7 +494,7 @@ def test_declares_what_it_is(row: Row) -> None:
     assert not pr.Separable([pr.L0(1.0), pr.Zero()]).convex
 
 
-# --- small spaces searched exhaustively ----------------------------------------------------------------------------------
+# --- small spaces searched exhaustively -----------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(
@@ -520,7 +520,7 @@ def test_minimises_over_a_grid_in_the_plane(h: pr.Regularizer, value: Callable[[
             assert envelope(x, step) <= least + 1e-12
 
 
-# --- JAX -----------------------------------------------------------------------------------------------------------------
+# --- JAX ------------------------------------------------------------------------------------------------------------
 
 
 @every_row
@@ -570,17 +570,19 @@ def test_changing_a_parameter_recompiles_nothing(row: Row) -> None:
     assert len(traces) == 1
 
 
-@pytest.mark.parametrize("row", [row for row in REGULARIZERS if "strength" in row.parameters], ids=lambda row: row.name)
+@pytest.mark.parametrize(
+    "row",
+    [row for row in REGULARIZERS if "strength" in row.parameters and "conjugate" not in row.name],
+    ids=lambda row: row.name,
+)
 def test_strength_zero_is_no_regularizer(row: Row) -> None:
-    if row.name.startswith("conjugate"):
-        pytest.skip("the conjugate of 0 is the indicator of 0")
     example = usual_example(row)
     example = replace(example, parameters={**example.parameters, "strength": 0.0})
     np.testing.assert_allclose(prox(row, example), example.x, atol=1e-9)
 
 
 def test_derivatives_are_checked_where_there_are_some() -> None:
-    """The points of `usual_example` are smooth ones, so that `check_derivative` and `check_envelope` are not vacuous."""
+    """The points of `usual_example` are smooth, so that `check_derivative` and `check_envelope` are not vacuous."""
     for row in REGULARIZERS:
         example = usual_example(row)
         where, _ = smooth(row, example, lambda h, e=example, r=row: prox(r, e, e.x + h))
@@ -632,7 +634,7 @@ def test_numbers_of_any_kind_scale_a_regularizer() -> None:
         np.testing.assert_allclose((factor * pr.L1(1.0)).value(jnp.ones(3)), 6.0)
 
 
-# --- errors name the argument --------------------------------------------------------------------------------------------
+# --- errors name the argument ---------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("row", [row for row in REGULARIZERS if row.parameters], ids=lambda row: row.name)

@@ -60,7 +60,7 @@ def float_tree(name: str, tree: PyTree) -> PyTree:
         raise ValueError(f"{name} is an empty pytree: it has no array in it.")
     for path, leaf in leaves:
         _float_leaf(name + jax.tree_util.keystr(path), leaf)
-    # Naming the dtype makes weakly typed arrays strong: a first step that changes the type would compile everything twice.
+    # Naming the dtype makes weakly typed arrays strong: a first step that changes the type would compile all twice.
     return jax.tree.map(lambda leaf: jnp.asarray(leaf, jnp.asarray(leaf).dtype), tree)
 
 

@@ -112,8 +112,8 @@ def prepare(folder: Path, first: int) -> None:
     require_writable(folder)
     if first == 0 and (old := checkpoints(folder)):
         raise CheckpointError(
-            f"folder {str(folder)!r} holds the checkpoints of another run, up to {old[0].stem}: pass it as resume= to go "
-            "on with that run, or choose another folder."
+            f"folder {str(folder)!r} holds the checkpoints of another run, up to {old[0].stem}: pass it as resume= to "
+            "go on with that run, or choose another folder."
         )
     for leftover in folder.glob(".step-*.tmp"):  # of a run that was killed while it wrote
         leftover.unlink(missing_ok=True)
@@ -253,5 +253,5 @@ def _names(code: CodeType) -> list[str]:
 
 def _is_own(value: Any, module: str) -> bool:
     """Whether the global `value` is data, or a function of the module `module`: what a user may change between runs."""
-    data = jax.Array | np.ndarray | np.generic | int | float | complex | str | bytes | tuple | list | dict
+    data = (jax.Array, np.ndarray, np.generic, int, float, complex, str, bytes, tuple, list, dict)
     return isinstance(value, data) or (isinstance(value, FunctionType) and value.__module__ == module)

@@ -66,9 +66,8 @@ class _Iterate(NamedTuple):
     v: PyTree
     residual: PyTree
     direction: PyTree
+    decrease: Scalar  # <r, M r>
     size: Scalar  # |r|
-    lift: Scalar  # |M r|
-    angle: Scalar  # the cosine between r and M r
     measured: Scalar  # |r| when it was last computed as b - H v
     measure: Array
     status: Int[Array, ""]
@@ -109,77 +108,72 @@ class CG(LinearSolver):
 
     def solve(self, matvec: Matvec, b: PyTree, v0: PyTree | None = None) -> tuple[PyTree, LinearInfo]:
         """v with |b - H v| <= tol |b|, or the best reached and why it is not that."""
+        # The system is solved for b / |b|: inner products of a small b, and b is small near many a solution, underflow.
         scale = _tree.norm(b)
-        first = self._start(b, v0, scale)
-        last = jax.lax.while_loop(lambda at: at.status == _RUNNING, lambda at: self._round(matvec, b, scale, at), first)
-        relative = jnp.where(scale > 0, last.size / jnp.where(scale > 0, scale, 1), last.size)
-        return last.v, LinearInfo(last.status, relative, last.iterations, last.matvecs)
+        unit = jnp.where((scale > 0) & jnp.isfinite(scale), scale, 1)
+        start = None if v0 is None else _tree.scale(1 / unit, v0)
+        b = _tree.scale(1 / unit, b)
+        last = jax.lax.while_loop(
+            lambda at: at.status == _RUNNING, lambda at: self._round(matvec, b, at), self._start(b, start)
+        )
+        info = LinearInfo(last.status, last.size, last.iterations, last.matvecs)
+        return _tree.scale(unit, last.v), info
 
     def _precondition(self, r: PyTree) -> PyTree:
         return r if self.preconditioner is None else self.preconditioner(r)
 
-    def _start(self, b: PyTree, v0: PyTree | None, scale: Scalar) -> _Iterate:
-        zero = _tree.zeros_like(b)
-        finite = jnp.isfinite(scale) & _tree.all_finite(zero if v0 is None else v0)
-        settled = (scale == 0) | ~finite  # the solution for b = 0 is known
+    def _start(self, b: PyTree, v0: PyTree | None) -> _Iterate:
+        zero, size = _tree.zeros_like(b), _tree.norm(b)
+        finite = jnp.isfinite(size) & _tree.all_finite(zero if v0 is None else v0)
+        settled = (size == 0) | ~finite  # the solution for b = 0 is known
         direction = self._precondition(b)
-        _, lift, angle = _angle(b, direction)
-        unknown = jnp.full_like(scale, jnp.inf)
+        unknown = jnp.full_like(size, jnp.inf)
+        status = jnp.select([~finite, size == 0], [LinearStatus.NONFINITE, LinearStatus.OK], _RUNNING)
         return _Iterate(
             v=zero if v0 is None else _tree.where(settled, zero, v0),
             residual=b,
             direction=direction,
-            size=scale if v0 is None else jnp.where(settled, scale, unknown),
-            lift=lift,
-            angle=angle,
+            decrease=_tree.dot(b, direction),
+            size=size if v0 is None else jnp.where(settled, size, unknown),
             measured=unknown,
             measure=jnp.asarray(v0 is not None),
-            status=jnp.select([~finite, scale == 0], [LinearStatus.NONFINITE, LinearStatus.OK], _RUNNING).astype(
-                jnp.int32
-            ),
+            status=status.astype(jnp.int32),
             iterations=jnp.int32(0),
             matvecs=jnp.int32(0),
         )
 
-    def _round(self, matvec: Matvec, b: PyTree, scale: Scalar, at: _Iterate) -> _Iterate:
-        # The quotients of CG are written with lengths and cosines: inner products of small or large vectors would
-        # underflow or overflow, and the upper gradient b is small near many a solution.
-        eps = jnp.finfo(scale.dtype).eps
+    def _round(self, matvec: Matvec, b: PyTree, at: _Iterate) -> _Iterate:
         product = matvec(_tree.where(at.measure, at.v, at.direction))
-        reach, rise, slope = _angle(at.direction, product)
-        # For a positive definite H this cosine is at least about 2 / sqrt(kappa).
-        flat = ~at.measure & ((slope <= eps) | (at.angle <= 0))
-        length = _ratio(at.size, reach) * _ratio(at.lift, rise) * _ratio(at.angle, slope)
-        length = jnp.where(at.measure | flat, 0, length)
+        eps = jnp.finfo(at.size.dtype).eps
+        curvature = _tree.dot(at.direction, product)
+        # For a positive definite H the cosine between p and H p is at least about 2 / sqrt(kappa).
+        level = curvature <= eps * _tree.norm(at.direction) * _tree.norm(product)
+        flat = ~at.measure & (level | (at.decrease <= 0))
+        length = jnp.where(at.measure | flat, 0, _ratio(at.decrease, curvature))
         v = _tree.axpy(length, at.direction, at.v)
         residual = _tree.where(at.measure, _tree.subtract(b, product), _tree.axpy(-length, product, at.residual))
         conditioned = self._precondition(residual)
-        size, lift, angle = _angle(residual, conditioned)
-        turn = _ratio(size, at.size) * _ratio(lift, at.lift) * _ratio(angle, at.angle)
-        turn = jnp.where(at.measure, 0, turn)
-        finite = jnp.isfinite(size) & jnp.isfinite(lift) & jnp.isfinite(slope) & _tree.all_finite(v)
+        decrease, size = _tree.dot(residual, conditioned), _tree.norm(residual)
+        turn = jnp.where(at.measure, 0, _ratio(decrease, at.decrease))
+        finite = jnp.isfinite(size) & jnp.isfinite(decrease) & jnp.isfinite(curvature) & _tree.all_finite(v)
 
-        small = size <= jnp.maximum(self.tol.astype(scale.dtype), 8 * eps) * scale
+        small = size <= jnp.maximum(self.tol.astype(size.dtype), 8 * eps)
         iterations = at.iterations + jnp.where(at.measure, 0, 1)
         stuck = at.measure & ~small & (size > 0.5 * at.measured)
-        status = jnp.select(
-            [~finite, flat, at.measure & small, stuck, ~small & (iterations >= self.steps)],
-            [
-                LinearStatus.NONFINITE,
-                LinearStatus.NEGATIVE_CURVATURE,
-                LinearStatus.OK,
-                LinearStatus.STALLED,
-                LinearStatus.BUDGET,
-            ],
-            _RUNNING,
-        ).astype(jnp.int32)
+        ends = {
+            LinearStatus.NONFINITE: ~finite,
+            LinearStatus.NEGATIVE_CURVATURE: flat,
+            LinearStatus.OK: at.measure & small,
+            LinearStatus.STALLED: stuck,
+            LinearStatus.BUDGET: ~small & (iterations >= self.steps),
+        }
+        status = jnp.select(list(ends.values()), list(ends), _RUNNING).astype(jnp.int32)
         moved = _Iterate(
             v=v,
             residual=residual,
             direction=_tree.axpy(turn, at.direction, conditioned),
+            decrease=decrease,
             size=size,
-            lift=lift,
-            angle=angle,
             measured=jnp.where(at.measure, size, at.measured),
             measure=small & ~at.measure,
             status=status,
@@ -243,16 +237,6 @@ class Direct(LinearSolver):
         info = _judge(_tree.subtract(b, _tree.where(solved, product, v)), b, self.tol, 1, size + 1)
         fault = jnp.where(_tree.all_finite((b, product)), LinearStatus.NEGATIVE_CURVATURE, LinearStatus.NONFINITE)
         return v, info._replace(status=jnp.where(solved, info.status, fault).astype(jnp.int32))
-
-
-def _angle(left: PyTree, right: PyTree) -> tuple[Scalar, Scalar, Scalar]:
-    """The lengths of two vectors and the cosine of the angle between them, 0 if one of them is zero."""
-    a, b = _tree.norm(left), _tree.norm(right)
-
-    def along(p: Array, q: Array) -> Array:
-        return _ratio(p, a.astype(p.dtype)) * _ratio(q, b.astype(q.dtype))
-
-    return a, b, _tree.total(jax.tree.map(along, left, right))
 
 
 def _ratio(a: Any, b: Scalar) -> Scalar:

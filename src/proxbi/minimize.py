@@ -223,7 +223,8 @@ def _open_callbacks(callbacks: Sequence[AnyCallback], run: Run, stack: ExitStack
     if not isinstance(callbacks, Sequence):
         raise TypeError(f"callbacks must be a list of callbacks, got {type(callbacks).__name__}.")
     for callback in callbacks:
-        if not callable(callback) or isinstance(callback, type):  # `Progress` instead of `Progress()`
+        given: Any = callback
+        if isinstance(given, type) or not callable(given):  # `Progress` instead of `Progress()`
             raise TypeError(f"callbacks must be Callback objects or functions of (row, snapshot), got {callback!r}.")
         if isinstance(callback, Callback):
             callback.open(run)

@@ -47,13 +47,13 @@ class Run(NamedTuple):
     seed: int | None
 
 
-def mnist_splits(folder: str | None) -> Splits:
+def mnist_splits(folder: Path | None) -> Splits:
     """MNIST as the published protocol cuts it up."""
     images = datasets.mnist(folder)
     train = Labelled(datasets.standardize(images.train.features), images.train.labels)
     test = Labelled(datasets.standardize(images.test.features), images.test.labels)
-    cut = [train.take(slice(*ends)) for ends in ((0, 20_000), (40_000, 45_000), (20_000, 40_000))]
-    return Splits(*cut, test, short_test=1000)
+    parts = slice(0, 20_000), slice(40_000, 45_000), slice(20_000, 40_000)
+    return Splits(train.take(parts[0]), train.take(parts[1]), train.take(parts[2]), test, short_test=1000)
 
 
 def digits_splits() -> Splits:
@@ -62,8 +62,8 @@ def digits_splits() -> Splits:
     """
     rows = datasets.digits()
     order = np.random.default_rng(0).permutation(len(rows.labels))
-    cut = [rows.take(part) for part in np.split(order, [900, 1200, 1400])]
-    return Splits(*cut, short_test=100)
+    train, trusted, figure, test = (rows.take(part) for part in np.split(order, [900, 1200, 1400]))
+    return Splits(train, trusted, figure, test, short_test=100)
 
 
 def run(

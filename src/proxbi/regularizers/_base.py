@@ -9,7 +9,7 @@ import jax.numpy as jnp
 from jaxtyping import Array, PyTree
 
 from proxbi import _tree
-from proxbi._check import as_float, non_negative
+from proxbi._check import Number, as_float, non_negative
 from proxbi._tree import Scalar
 
 if TYPE_CHECKING:
@@ -73,7 +73,7 @@ class Regularizer(eqx.Module):
         """`factor * h`, for factor > 0."""
         from proxbi.regularizers.calculus import Scaled
 
-        return Scaled(factor, self)
+        return Scaled(self, factor)
 
 
 class Leafwise(Regularizer):
@@ -115,7 +115,7 @@ class Elementwise(Leafwise):
 class Penalty(Elementwise):
     """An elementwise regularizer whose first argument is a strength >= 0."""
 
-    strength: Array = eqx.field(converter=as_float)
+    strength: Number = eqx.field(converter=as_float)
 
     def __check_init__(self) -> None:
         non_negative("strength", self.strength)

@@ -4,33 +4,18 @@ from typing import Any
 
 import equinox as eqx
 import jax
-from jaxtyping import Array, PyTree
+from jaxtyping import PyTree
 
 from proxbi import _tree
-from proxbi._check import as_float, positive
+from proxbi._check import Number, as_float, positive
 from proxbi._tree import Scalar
 from proxbi.regularizers._base import Regularizer, like, matching
 
 
-class Scaled(Regularizer):
-    r"""$x \mapsto c\, h(x)$, written `c * h`.
+class _Wrapper(Regularizer):
+    """What is made of one regularizer h is convex, or separable, as h is (but for conjugates, always convex)."""
 
-    **Arguments:**
-
-    - `factor`: c > 0.
-    - `regularizer`: h.
-
-    >>> import jax.numpy as jnp
-    >>> from proxbi.regularizers import L1
-    >>> print((2.0 * L1(0.25)).prox(jnp.array([2.0, -0.25]), 1.0))
-    [1.5 0. ]
-    """
-
-    factor: Array = eqx.field(converter=as_float)
     regularizer: Regularizer
-
-    def __check_init__(self) -> None:
-        positive("factor", self.factor)
 
     @property
     def convex(self) -> bool:
@@ -41,6 +26,26 @@ class Scaled(Regularizer):
     def separable(self) -> bool:
         """As h."""
         return self.regularizer.separable
+
+
+class Scaled(_Wrapper):
+    r"""$x \mapsto c\, h(x)$, written `c * h`.
+
+    **Arguments:**
+
+    - `regularizer`: h.
+    - `factor`: c > 0.
+
+    >>> import jax.numpy as jnp
+    >>> from proxbi.regularizers import L1
+    >>> print((2.0 * L1(0.25)).prox(jnp.array([2.0, -0.25]), 1.0))
+    [1.5 0. ]
+    """
+
+    factor: Number = eqx.field(converter=as_float)
+
+    def __check_init__(self) -> None:
+        positive("factor", self.factor)
 
     def value(self, x: PyTree) -> Scalar:
         """The factor times h(x)."""
@@ -58,7 +63,7 @@ class Scaled(Regularizer):
         return like(self.factor, value) * value
 
 
-class Shifted(Regularizer):
+class Shifted(_Wrapper):
     r"""$x \mapsto h(x - b)$, written `h.shift(b)`: h with its origin moved to b.
 
     **Arguments:**
@@ -72,18 +77,7 @@ class Shifted(Regularizer):
     [1.5 1. ]
     """
 
-    regularizer: Regularizer
     offset: PyTree = eqx.field(converter=lambda tree: jax.tree.map(as_float, tree))
-
-    @property
-    def convex(self) -> bool:
-        """As h."""
-        return self.regularizer.convex
-
-    @property
-    def separable(self) -> bool:
-        """As h."""
-        return self.regularizer.separable
 
     def value(self, x: PyTree) -> Scalar:
         """h(x - offset)."""
@@ -156,7 +150,7 @@ class Separable(Regularizer):
         return list(zip(self._leaves(), pieces, strict=True))
 
 
-class MoreauEnvelope(Regularizer):
+class MoreauEnvelope(_Wrapper):
     r"""$x \mapsto \min_u h(u) + \tfrac{1}{2\mu}\lVert u - x\rVert^2$: h smoothed from below.
 
     For a convex h it has the gradient $(x - \mathrm{prox}_{\mu h}(x)) / \mu$ everywhere; otherwise, wherever the
@@ -175,21 +169,10 @@ class MoreauEnvelope(Regularizer):
     2.625
     """
 
-    regularizer: Regularizer
-    smoothing: Array = eqx.field(converter=as_float)
+    smoothing: Number = eqx.field(converter=as_float)
 
     def __check_init__(self) -> None:
         positive("smoothing", self.smoothing)
-
-    @property
-    def convex(self) -> bool:
-        """True if h is convex."""
-        return self.regularizer.convex
-
-    @property
-    def separable(self) -> bool:
-        """As h."""
-        return self.regularizer.separable
 
     def value(self, x: PyTree) -> Scalar:
         """The envelope of h at x."""
@@ -212,7 +195,7 @@ class MoreauEnvelope(Regularizer):
         return self.regularizer.conjugate_value(x) + like(self.smoothing, squared) / 2 * squared
 
 
-class Conjugate(Regularizer):
+class Conjugate(_Wrapper):
     r"""The convex conjugate $h^*(x) = \sup_u \langle x, u\rangle - h(u)$ of a convex h, written `h.conjugate()`.
 
     Where $h^*$ is an indicator, its prox is feasible up to roundings of the size of x: for an x far outside (1000
@@ -228,8 +211,6 @@ class Conjugate(Regularizer):
     [ 0.5 -1. ]
     """
 
-    regularizer: Regularizer
-
     def __check_init__(self) -> None:
         if not self.regularizer.convex:
             raise TypeError(
@@ -241,11 +222,6 @@ class Conjugate(Regularizer):
     def convex(self) -> bool:
         """Always: a conjugate is a supremum of affine functions."""
         return True
-
-    @property
-    def separable(self) -> bool:
-        """As h."""
-        return self.regularizer.separable
 
     def value(self, x: PyTree) -> Scalar:
         """h*(x), for the h that have it in closed form."""

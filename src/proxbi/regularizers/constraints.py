@@ -18,7 +18,7 @@ from jax.flatten_util import ravel_pytree
 from jaxtyping import Array, PyTree
 
 from proxbi import _tree
-from proxbi._check import as_float, positive, positive_int, require
+from proxbi._check import Number, as_float, positive, positive_int, require
 from proxbi._tree import Scalar
 from proxbi.regularizers._base import Elementwise, Regularizer, indicator, like, matching
 
@@ -35,8 +35,8 @@ class Box(Elementwise):
     [0.  0.5 1. ]
     """
 
-    lower: Array = eqx.field(converter=as_float)
-    upper: Array = eqx.field(converter=as_float)
+    lower: Number = eqx.field(converter=as_float)
+    upper: Number = eqx.field(converter=as_float)
     convex: ClassVar[bool] = True
 
     def __check_init__(self) -> None:
@@ -86,7 +86,7 @@ class LInfBall(Elementwise):
     [-0.5  1. ]
     """
 
-    radius: Array = eqx.field(converter=as_float)
+    radius: Number = eqx.field(converter=as_float)
     convex: ClassVar[bool] = True
 
     def __check_init__(self) -> None:
@@ -120,8 +120,8 @@ class OutsideInterval(Elementwise):
     [-1.  1.  3.]
     """
 
-    lower: Array = eqx.field(converter=as_float)
-    upper: Array = eqx.field(converter=as_float)
+    lower: Number = eqx.field(converter=as_float)
+    upper: Number = eqx.field(converter=as_float)
     convex: ClassVar[bool] = False
 
     def __check_init__(self) -> None:
@@ -151,7 +151,7 @@ class L2Ball(Regularizer):
     [0.6 0.8]
     """
 
-    radius: Array = eqx.field(converter=as_float)
+    radius: Number = eqx.field(converter=as_float)
     convex: ClassVar[bool] = True
     separable: ClassVar[bool] = False
 
@@ -180,7 +180,7 @@ class _Affine(Regularizer):
     """What halfspaces and hyperplanes share; a violation is how much <normal, x> must go down."""
 
     normal: PyTree = eqx.field(converter=lambda tree: jax.tree.map(as_float, tree))
-    offset: Array = eqx.field(converter=as_float)
+    offset: Number = eqx.field(converter=as_float)
     convex: ClassVar[bool] = True
     separable: ClassVar[bool] = False
 

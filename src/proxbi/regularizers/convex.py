@@ -9,7 +9,7 @@ import numpy as np
 from jaxtyping import Array, Int, PyTree
 
 from proxbi import _tree
-from proxbi._check import as_float, non_negative, positive, require
+from proxbi._check import Number, as_float, non_negative, positive, require
 from proxbi._tree import Scalar
 from proxbi.regularizers._base import Elementwise, Leafwise, Penalty, Regularizer, indicator, like, root, soft
 
@@ -72,7 +72,7 @@ class L2(Regularizer):
     [1.5 2. ]
     """
 
-    strength: Array = eqx.field(converter=as_float)
+    strength: Number = eqx.field(converter=as_float)
     convex: ClassVar[bool] = True
     separable: ClassVar[bool] = False
 
@@ -135,7 +135,7 @@ class ElasticNet(Penalty):
     [1. 0.]
     """
 
-    l1_ratio: Array = eqx.field(converter=as_float, default=0.5)
+    l1_ratio: Number = eqx.field(converter=as_float, default=0.5)
     convex: ClassVar[bool] = True
 
     def __check_init__(self) -> None:
@@ -179,7 +179,7 @@ class GroupL2(Leafwise):
     [1.5 0.  2. ]
     """
 
-    strength: Array = eqx.field(converter=as_float)
+    strength: Number = eqx.field(converter=as_float)
     groups: Int[Array, "..."] | None
     number: int | None = eqx.field(static=True)
     convex: ClassVar[bool] = True
@@ -239,7 +239,7 @@ class Huber(Penalty):
     [ 0.5 -2. ]
     """
 
-    delta: Array = eqx.field(converter=as_float)
+    delta: Number = eqx.field(converter=as_float)
     convex: ClassVar[bool] = True
 
     def __check_init__(self) -> None:

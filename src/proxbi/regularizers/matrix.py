@@ -11,7 +11,7 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float
 
-from proxbi._check import as_float, non_negative, positive_int
+from proxbi._check import Number, as_float, non_negative, positive_int
 from proxbi.regularizers._base import Leafwise, indicator, like
 
 Matrix = Float[Array, "... m n"]
@@ -33,7 +33,7 @@ class Nuclear(Leafwise):
      [0. 0.]]
     """
 
-    strength: Array = eqx.field(converter=as_float)
+    strength: Number = eqx.field(converter=as_float)
     convex: ClassVar[bool] = True
 
     def __check_init__(self) -> None:

@@ -10,7 +10,7 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array
 
-from proxbi._check import as_float, positive, require
+from proxbi._check import Number, as_float, positive, require
 from proxbi.regularizers._base import Penalty, clamp, like, root, sign, soft
 
 
@@ -33,7 +33,7 @@ class NegativeCappedL1(Penalty):
     [ 0.5 -1.5  2.   3. ]
     """
 
-    cap: Array = eqx.field(converter=as_float)
+    cap: Number = eqx.field(converter=as_float)
     convex: ClassVar[bool] = False
 
     def __check_init__(self) -> None:
@@ -70,7 +70,7 @@ class CappedL1(Penalty):
     [ 0. -1.  3.]
     """
 
-    cap: Array = eqx.field(converter=as_float)
+    cap: Number = eqx.field(converter=as_float)
     convex: ClassVar[bool] = False
 
     def __check_init__(self) -> None:
@@ -133,7 +133,7 @@ class MCP(Penalty):
     [ 0. -1.  3.]
     """
 
-    theta: Array = eqx.field(converter=as_float)
+    theta: Number = eqx.field(converter=as_float)
     convex: ClassVar[bool] = False
 
     def __check_init__(self) -> None:
@@ -176,7 +176,7 @@ class SCAD(Penalty):
     [ 0.5 -2.   4. ]
     """
 
-    a: Array = eqx.field(converter=as_float)
+    a: Number = eqx.field(converter=as_float)
     convex: ClassVar[bool] = False
 
     def __check_init__(self) -> None:
@@ -221,7 +221,7 @@ class LogSum(Penalty):
     [ 0. -2.]
     """
 
-    epsilon: Array = eqx.field(converter=as_float)
+    epsilon: Number = eqx.field(converter=as_float)
     convex: ClassVar[bool] = False
 
     def __check_init__(self) -> None:
@@ -260,7 +260,7 @@ class Lp(Penalty):
     [0.    1.314]
     """
 
-    p: Array = eqx.field(converter=as_float)
+    p: Number = eqx.field(converter=as_float)
     convex: ClassVar[bool] = False
 
     def __check_init__(self) -> None:

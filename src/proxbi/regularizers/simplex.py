@@ -9,7 +9,7 @@ from jax.flatten_util import ravel_pytree
 from jaxtyping import Array, Bool, Float, PyTree
 
 from proxbi import _tree
-from proxbi._check import as_float, positive
+from proxbi._check import Number, as_float, positive
 from proxbi._tree import Scalar
 from proxbi.regularizers._base import Regularizer, indicator, like
 
@@ -28,7 +28,7 @@ class Simplex(Regularizer):
     [0.75 0.25 0.  ]
     """
 
-    scale: Array = eqx.field(converter=as_float, default=1.0)
+    scale: Number = eqx.field(converter=as_float, default=1.0)
     convex: ClassVar[bool] = True
     separable: ClassVar[bool] = False
 
@@ -67,7 +67,7 @@ class L1Ball(Regularizer):
     [ 0.75 -0.25  0.  ]
     """
 
-    radius: Array = eqx.field(converter=as_float)
+    radius: Number = eqx.field(converter=as_float)
     convex: ClassVar[bool] = True
     separable: ClassVar[bool] = False
 

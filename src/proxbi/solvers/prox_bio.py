@@ -49,13 +49,14 @@ class ProxBiO(Solver):
     - `step_size`: beta.
     - `proximal`: False leaves the prox out (the paper's plain "BiO") and refuses a problem that has a regularizer.
 
-    Reference: Chen, Kailkhura, Zhou, "An accelerated proximal algorithm for regularized nonconvex and nonsmooth bi-
-    level optimization", Machine Learning 112 (2023), Algorithm 1.
+    Reference: Chen, Kailkhura, Zhou, "An accelerated proximal algorithm for regularized nonconvex and nonsmooth
+    bi-level optimization", Machine Learning 112 (2023), Algorithm 1.
 
     >>> from proxbi import minimize
     >>> from proxbi.analytic import scalar_problem
     >>> solver = ProxBiO(AID(GradientDescent(0.25, steps=5), CG(steps=1)), step_size=0.5)
-    >>> print(minimize(scalar_problem(), solver, jnp.array(0.0), jnp.array(0.0), steps=50).x.round(4))  # the minimiser is 2
+    >>> x0 = y0 = jnp.array(0.0)
+    >>> print(minimize(scalar_problem(), solver, x0, y0, steps=50).x.round(4))  # the minimiser is 2
     2.0
     """
 

@@ -94,9 +94,7 @@ def audit(
             ("Corollary 1, distance", _best(trace.distance) ** 2, rate, trace.distance[1:] ** 2),
         ]
         if convex:
-            checks.append(
-                ("Corollary 1, gradient mapping", _best(trace.mapping) ** 2, rate, trace.mapping[1:] ** 2)
-            )
+            checks.append(("Corollary 1, gradient mapping", _best(trace.mapping) ** 2, rate, trace.mapping[1:] ** 2))
     if np.isfinite(region):
         checks.append(("region of the constants", trace.extent, np.full_like(trace.extent, region), 0.0))
     return [compare(*sides, slack=slack) for sides in checks]

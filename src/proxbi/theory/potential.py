@@ -6,52 +6,22 @@ Its second argument is the *warm start*: H(x_k, y_k) is made with y_{k+1} = y^T(
 not with T more steps from there.
 """
 
-from collections.abc import Callable
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import equinox as eqx
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jax.tree_util import Partial
 from jaxtyping import Array, Float, Int, PyTree
 
 from proxbi import _tree
 from proxbi.hypergradient import AID
 from proxbi.linear import Direct, LinearSolver
-from proxbi.lower import FixedLength, GradientDescent, LowerSolver, Nesterov
-from proxbi.problem import Counts, Problem
+from proxbi.lower import GradientDescent, LowerSolver, Nesterov
+from proxbi.problem import Problem
 from proxbi.solvers.prox_bio import ProxBiO, ProxBiOState
 from proxbi.theory.constants import Schedule
-
-
-class Repeated(LowerSolver):
-    """`steps` steps of another lower solver, as a number that may be traced: one program for every T. It cannot be
-    unrolled by ITD.
-
-    >>> from proxbi.analytic import scalar_problem
-    >>> y, counts = Repeated(GradientDescent(0.25, steps=1), 3).solve(scalar_problem(), jnp.array(1.0), jnp.array(0.0))
-    >>> float(y), int(counts.grad_lower)
-    (0.875, 3)
-    """
-
-    base: FixedLength
-    steps: Any = eqx.field(converter=lambda steps: jnp.asarray(steps, jnp.int32))
-
-    def solve(self, problem: Problem, x: PyTree, y: PyTree) -> tuple[PyTree, Counts]:
-        """`steps` steps from `y`."""
-        carry = jax.lax.fori_loop(0, self.steps, lambda _, at: self.base.step(problem, x, at), self.base.init(y))
-        return self.base.answer(carry), Counts(grad_lower=self.steps)
-
-
-class Plugged(LowerSolver):
-    """An exact lower solve: the closed form of y*, which costs nothing and is counted as nothing."""
-
-    solution: Callable[[PyTree], PyTree]
-
-    def solve(self, problem: Problem, x: PyTree, y: PyTree) -> tuple[PyTree, Counts]:
-        """y*(x)."""
-        return self.solution(x), Counts()
+from proxbi.theory.reference import Reference, Repeated
 
 
 def algorithm_1(
@@ -77,34 +47,6 @@ def algorithm_1(
     base = Nesterov(alpha, schedule.eta, steps=1) if momentum else GradientDescent(alpha, steps=1)
     lower = lower or Repeated(base, T or (schedule.T if momentum else schedule.T_plain))
     return ProxBiO(AID(lower, Direct() if linear is None else linear, warm), schedule.beta if beta is None else beta)
-
-
-class Reference(NamedTuple):
-    """y*, Phi and grad Phi of a problem, exactly or nearly so: pytrees that are called with x."""
-
-    solution: Callable[[PyTree], PyTree]
-    value: Callable[[PyTree], Array]
-    gradient: Callable[[PyTree], PyTree]
-
-    @classmethod
-    def computed(cls, problem: Problem, lower: LowerSolver, y: PyTree, linear: LinearSolver) -> "Reference":
-        """For a problem without closed forms: y* by `lower`, started at `y`, and the adjoint by `linear`."""
-        solution = Partial(_solution, problem, lower, y)
-        return cls(solution, Partial(_value, problem, solution), Partial(_gradient, problem, solution, linear))
-
-
-def _solution(problem: Problem, lower: LowerSolver, y: PyTree, x: PyTree) -> PyTree:
-    return lower.solve(problem, x, y)[0]
-
-
-def _value(problem: Problem, solution: Callable[[PyTree], PyTree], x: PyTree) -> Array:
-    return problem.value_upper(x, solution(x))
-
-
-def _gradient(problem: Problem, solution: Callable[[PyTree], PyTree], linear: LinearSolver, x: PyTree) -> PyTree:
-    y = solution(x)
-    upper_x, upper_y = problem.grad_upper(x, y)
-    return _tree.subtract(upper_x, problem.cross(x, y)(linear.solve(problem.hvp(x, y), upper_y)[0]))
 
 
 class Trace(NamedTuple):
@@ -171,12 +113,12 @@ def _record(
         state, x = at.state, at.state.x
         after, info = solver.step(problem, state, key)
         y, v = after.y, after.aux
-        solution, gradient = reference.solution(x), reference.gradient(x)
+        solution, phi, gradient = reference(x)
         # d_k again, from the y and v that step k ended with: recovering it from x_{k+1} would lose its digits.
         estimate = _tree.subtract(problem.grad_upper(x, y)[0], problem.cross(x, y)(v))
         nearest = h.prox(_tree.axpy(-beta, gradient, x), beta)
         seen = Trace(
-            phi=reference.value(x),
+            phi=phi,
             h=h.value(x),
             error=_distance(y, solution),
             warm=_distance(state.y, solution),
@@ -193,7 +135,8 @@ def _record(
         )
         return _Carry(after, solution, gradient), seen
 
-    start = _Carry(solver.init(problem, x0, y0), reference.solution(x0), reference.gradient(x0))
+    first = reference(x0)
+    start = _Carry(solver.init(problem, x0, y0), first.solution, first.gradient)
     return tuple(jax.lax.scan(step, start, length=steps)[1])
 
 

@@ -8,11 +8,12 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 from jax.flatten_util import ravel_pytree
+from jax.tree_util import Partial
 from jaxtyping import Array, Float, PRNGKeyArray, PyTree
 
 from proxbi import _tree
 from proxbi.regularizers import Regularizer
-from proxbi.theory.potential import Reference
+from proxbi.theory.reference import Reference
 
 PIECES = 32
 EXPLODES = 4.0
@@ -23,7 +24,7 @@ converges, for a jump it grows by 32, for a square root by 5.7."""
 class Steepness(NamedTuple):
     """The largest |F(z) - F(z')| / |z - z'| on a segment, on ever shorter pieces of it."""
 
-    quotients: Float[np.ndarray, " rounds"]
+    quotients: Float[np.ndarray, "3"]
 
     @property
     def lipschitz(self) -> float:
@@ -31,33 +32,54 @@ class Steepness(NamedTuple):
         return float(np.max(self.quotients))
 
     @property
+    def finite(self) -> bool:
+        """Whether F is, wherever it was looked at."""
+        return bool(np.all(np.isfinite(self.quotients)))
+
+    @property
     def bounded(self) -> bool:
-        """Whether the quotients settle; False if they explode or are not finite."""
+        """Whether the quotients settle, rather than explode."""
         finer, coarser = self.quotients[-1], self.quotients[-2]
-        return bool(np.all(np.isfinite(self.quotients)) and finer <= EXPLODES * max(coarser, np.finfo(float).tiny))
+        return self.finite and bool(finer <= EXPLODES * max(coarser, np.finfo(float).tiny))
 
 
-def steepness(function: Callable[[PyTree], PyTree], at: PyTree, direction: PyTree) -> Steepness:
-    """Cut the segment at +- direction in 32 pieces, take the one with the largest quotient, cut that, and once more."""
-    return Steepness(np.asarray(_zoom(function, at, direction), float))
+Map = Callable[[PyTree], PyTree]
+
+
+def steepness(functions: dict[str, Map], at: PyTree, directions: dict[str, PyTree]) -> dict[tuple[str, str], Steepness]:
+    """For each function and direction: cut the segment from `at` to `at` + direction, and half as much on
+    either side, in 32 pieces, take the one with the largest quotient, cut that, and once more.
+    """
+    found = jax.tree.map(lambda quotients: np.asarray(quotients, float), _zoom(functions, at, directions))
+    return {(f, d): Steepness(quotients) for f, of_f in found.items() for d, quotients in of_f.items()}
 
 
 @eqx.filter_jit
-def _zoom(function: Callable[[PyTree], PyTree], at: PyTree, direction: PyTree) -> Float[Array, "3"]:
+def _zoom(functions: dict[str, Map], at: PyTree, directions: dict[str, PyTree]) -> dict[str, dict[str, Array]]:
+    stacked = jax.tree.map(lambda *leaves: jnp.stack(leaves), *directions.values())
+    found = {name: jax.lax.map(Partial(_quotients, function, at), stacked) for name, function in functions.items()}
+    return {name: dict(zip(directions, quotients, strict=True)) for name, quotients in found.items()}
+
+
+def _quotients(function: Map, at: PyTree, direction: PyTree) -> Float[Array, "3"]:
     length = _tree.norm(direction)
-    low, width = jnp.asarray(-1.03, length.dtype), 2.01  # so that a kink at the middle is not at a cut
-    found = []
-    for _ in range(3):
-        places = low + width * jnp.arange(PIECES + 1, dtype=length.dtype) / PIECES
+    unit = jnp.where(length > 0, length, 1)
+    cuts = jnp.arange(PIECES + 1, dtype=length.dtype) / PIECES
+
+    def cut(segment: tuple[Array, Array], _: None) -> tuple[tuple[Array, Array], Array]:
+        low, width = segment
+        places = low + width * cuts
         values = jax.lax.map(lambda t: ravel_pytree(function(_tree.axpy(t, direction, at)))[0], places)
         change = jnp.linalg.norm(jnp.diff(values, axis=0), axis=1)
         noise = 100 * jnp.finfo(length.dtype).eps * jnp.max(jnp.linalg.norm(values, axis=1))
         change = jnp.where(change <= noise, 0, change)  # NaN stays
-        width = width / PIECES
         steepest = jnp.argmax(change)
-        found.append(change[steepest] / (width * length))
-        low = places[steepest]
-    return jnp.stack(found)
+        narrower = width / PIECES
+        return (places[steepest], narrower), change[steepest] / (narrower * unit)
+
+    # Both ends of the segment well inside, and neither of them at a cut.
+    ends = jnp.asarray(-0.53, length.dtype), jnp.asarray(2.07, length.dtype)
+    return jax.lax.scan(cut, ends, length=3)[1]
 
 
 class Ray(NamedTuple):
@@ -91,7 +113,9 @@ def rays(h: Regularizer, reference: Reference, x0: PyTree, key: PRNGKeyArray) ->
 @eqx.filter_jit
 def _along(h: Regularizer, reference: Reference, x0: PyTree, key: PRNGKeyArray) -> Float[Array, "rays 3"]:
     flat, unravel = ravel_pytree(x0)
-    signs = jnp.concatenate([jnp.ones((1, flat.size), flat.dtype), jax.random.rademacher(key, (2, flat.size), flat.dtype)])
+    signs = jnp.concatenate(
+        [jnp.ones((1, flat.size), flat.dtype), jax.random.rademacher(key, (2, flat.size), flat.dtype)]
+    )
     directions = jnp.concatenate([signs, -signs])
     radii = (1 + jnp.max(jnp.abs(flat))) * jnp.asarray([10, 100, 1000], flat.dtype)
     points = flat + radii[None, :, None] * directions[:, None, :]
@@ -99,6 +123,6 @@ def _along(h: Regularizer, reference: Reference, x0: PyTree, key: PRNGKeyArray) 
     def value(point: Array) -> Array:
         x = unravel(point)
         penalty = h.value(x)
-        return jnp.where(jnp.isposinf(penalty), jnp.inf, reference.value(x) + penalty)
+        return jnp.where(jnp.isposinf(penalty), jnp.inf, reference(x).value + penalty)
 
     return jax.lax.map(value, points.reshape(-1, flat.size)).reshape(len(directions), 3)

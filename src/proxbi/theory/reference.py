@@ -1,0 +1,116 @@
+"""y*, Phi and grad Phi at a point, exactly or nearly so: what a run is compared with."""
+
+from collections.abc import Callable
+from typing import Any, NamedTuple
+
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax.tree_util import Partial
+from jaxtyping import Array, PyTree
+
+from proxbi import _tree
+from proxbi._tree import Scalar
+from proxbi.linear import LinearSolver
+from proxbi.lower import FixedLength, LowerSolver
+from proxbi.problem import Counts, Problem
+
+
+class Exactly(NamedTuple):
+    """What there is to know at x."""
+
+    solution: PyTree
+    """y*(x)."""
+    value: Scalar
+    """Phi(x)."""
+    gradient: PyTree
+    """grad Phi(x)."""
+
+
+Reference = Callable[[PyTree], Exactly]
+"""x -> what there is to know at x; a pytree, so that it may be handed to compiled functions."""
+
+
+def closed_forms(
+    solution: Callable[[PyTree], PyTree], value: Callable[[PyTree], Scalar], gradient: Callable[[PyTree], PyTree]
+) -> Reference:
+    """A reference from the three closed forms of an analytic problem."""
+    return Partial(_closed_forms, Partial(solution), Partial(value), Partial(gradient))
+
+
+def _closed_forms(solution: Any, value: Any, gradient: Any, x: PyTree) -> Exactly:
+    return Exactly(solution(x), value(x), gradient(x))
+
+
+def computed(problem: Problem, lower: LowerSolver, y: PyTree, linear: LinearSolver) -> Reference:
+    """A reference for a problem without closed forms: y* by `lower`, started at `y`, and the adjoint by `linear`."""
+    return Partial(_computed, problem, lower, y, linear)
+
+
+def _computed(problem: Problem, lower: LowerSolver, start: PyTree, linear: LinearSolver, x: PyTree) -> Exactly:
+    y = lower.solve(problem, x, start)[0]
+    upper_x, upper_y = problem.grad_upper(x, y)
+    v = linear.solve(problem.hvp(x, y), upper_y)[0]
+    return Exactly(y, problem.value_upper(x, y), _tree.subtract(upper_x, problem.cross(x, y)(v)))
+
+
+class Plugged(LowerSolver):
+    """An exact lower solve: the closed form of y*, which costs nothing and is counted as nothing."""
+
+    solution: Callable[[PyTree], PyTree]
+
+    def solve(self, problem: Problem, x: PyTree, y: PyTree) -> tuple[PyTree, Counts]:
+        """y*(x)."""
+        return self.solution(x), Counts()
+
+
+class Repeated(LowerSolver):
+    """`steps` steps of another lower solver, as a number that may be traced: one program for every T. It cannot be
+    unrolled by ITD.
+
+    >>> from proxbi import GradientDescent
+    >>> from proxbi.analytic import scalar_problem
+    >>> y, counts = Repeated(GradientDescent(0.25, steps=1), 3).solve(scalar_problem(), jnp.array(1.0), jnp.array(0.0))
+    >>> float(y), int(counts.grad_lower)
+    (0.875, 3)
+    """
+
+    base: FixedLength
+    steps: Any = eqx.field(converter=lambda steps: jnp.asarray(steps, jnp.int32))
+
+    def solve(self, problem: Problem, x: PyTree, y: PyTree) -> tuple[PyTree, Counts]:
+        """`steps` steps from `y`."""
+        carry = jax.lax.fori_loop(0, self.steps, lambda _, at: self.base.step(problem, x, at), self.base.init(y))
+        return self.base.answer(carry), Counts(grad_lower=self.steps)
+
+
+class Newton(LowerSolver):
+    r"""Newton's method on g_y(x, y) = 0 with the step halved until |g_y| falls, to where it falls no more: for a strongly
+    convex g with a continuous Hessian that is rounding level, from any start.
+
+    Along the Newton direction -g_yy^-1 g_y the slope of |g_y|^2 is -2 |g_y|^2, so a short enough step always helps.
+    """
+
+    linear: LinearSolver
+    steps: int = eqx.field(static=True, default=60)
+
+    def solve(self, problem: Problem, x: PyTree, y: PyTree) -> tuple[PyTree, Counts]:
+        """y where |g_y(x, y)| could not be made smaller."""
+        fractions = jnp.asarray(0.5 ** np.arange(12), jnp.result_type(*jax.tree.leaves(y)))
+
+        def residual(at: PyTree) -> Array:
+            return _tree.norm(problem.grad_lower(x, at))
+
+        def step(state: tuple[PyTree, Array, Array, Array]) -> tuple[PyTree, Array, Array, Array]:
+            y, size, _, taken = state
+            direction = self.linear.solve(problem.hvp(x, y), problem.grad_lower(x, y))[0]
+            sizes = jax.lax.map(lambda t: residual(_tree.axpy(-t, direction, y)), fractions)
+            best = jnp.nanargmin(sizes)
+            better = sizes[best] < size
+            y = _tree.where(better, _tree.axpy(-fractions[best], direction, y), y)
+            return y, jnp.where(better, sizes[best], size), better, taken + 1
+
+        start = (y, residual(y), jnp.asarray(True), jnp.int32(0))
+        y, _, _, taken = jax.lax.while_loop(lambda s: s[2] & (s[3] < self.steps), step, start)
+        return y, Counts(grad_lower=1 + (1 + len(fractions)) * taken, hvp=taken)

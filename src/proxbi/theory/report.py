@@ -1,0 +1,83 @@
+"""What `verify` says: findings about the assumptions, measured constants, checked inequalities, and a sentence."""
+
+from dataclasses import dataclass
+from typing import NamedTuple
+
+import numpy as np
+
+from proxbi.theory.checks import Check
+from proxbi.theory.constants import Schedule
+
+
+class Finding(NamedTuple):
+    """What was seen of one assumption."""
+
+    assumption: str
+    holds: bool
+    """False if a violation was seen."""
+    sentence: str
+
+
+@dataclass(frozen=True)
+class Report:
+    """What `verify` returns. `str(report)` is a table with sentences."""
+
+    findings: list[Finding]
+    measured: dict[str, float]
+    """Estimates, by name; those of Lipschitz constants are lower bounds, that of mu is an upper bound."""
+    schedule: Schedule | None
+    """The constants that the run was made and checked with; None if no run was possible."""
+    estimated: bool
+    """Whether they were estimated here, rather than given."""
+    checks: list[Check]
+
+    @property
+    def violated(self) -> list[str]:
+        """The assumptions that a violation was seen of."""
+        return [finding.assumption for finding in self.findings if not finding.holds]
+
+    @property
+    def margin(self) -> float:
+        """1 - (the decrease that Proposition 1 asks for) / (that of H), in the worst step: negative if it was violated.
+        NaN if there was no run, or none of its steps moved H by more than rounding."""
+        return next((1 - check.ratio for check in self.checks if check.name == "Proposition 1"), float("nan"))
+
+    @property
+    def ok(self) -> bool:
+        """Whether no violation was seen and every inequality held."""
+        return not self.violated and bool(self.checks) and all(check.holds for check in self.checks)
+
+    def __str__(self) -> str:
+        lines = ["assumptions"]
+        lines += [f"  {'ok ' if f.holds else 'NO '} {f.assumption:<32} {f.sentence}" for f in self.findings]
+        lines += ["measured (estimates: mu from above, the others from below)"] if self.measured else []
+        lines += [f"      {name:<32} {value:.4g}" for name, value in self.measured.items()]
+        if self.schedule is not None:
+            s, kind = self.schedule, "estimated" if self.estimated else "given"
+            steps = f"alpha = {s.alpha:.3g}, eta = {s.eta:.3g}, T = {s.T}, beta = {s.beta:.3g}"
+            lines += [
+                f"step sizes from {kind} constants: {steps}",
+                "inequalities along the run (left / right, at most 1)",
+            ]
+        for check in self.checks:
+            ratio = f"{check.ratio:.2g}" if check.resolved else "-"
+            note = "" if check.resolved else "  (every step is below rounding)"
+            lines.append(f"  {'ok ' if check.holds else 'NO '} {check.name:<32} {ratio}{note}")
+        return "\n".join([*lines, self.verdict])
+
+    @property
+    def verdict(self) -> str:
+        """One sentence."""
+        if self.violated:
+            return f"The theory does not cover this problem as it stands: see {'; '.join(self.violated)}."
+        failed = [check.name for check in self.checks if not check.holds]
+        if failed:
+            blame = "the estimated constants are too optimistic" if self.estimated else "the constants given are wrong"
+            return (
+                f"No assumption was seen to fail, but {', '.join(failed)} did: {blame}, or an assumption fails unseen."
+            )
+        if np.isnan(self.margin):
+            return "Nothing contradicts the theory, but the steps it allows are too short to be seen in this precision."
+        return (
+            f"Nothing contradicts the theory; Proposition 1 holds with a margin of {self.margin:.0%} in its worst step."
+        )
