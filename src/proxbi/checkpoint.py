@@ -211,10 +211,11 @@ def _describe(thing: Any, seen: tuple[Any, ...] = ()) -> Iterator[str]:
         yield from _describe(thing.func, inside)
         yield from _describe((thing.args, thing.keywords), inside)
     elif isinstance(thing, jax.Array | np.ndarray | np.generic):
-        is_key = isinstance(thing, jax.Array) and jnp.issubdtype(thing.dtype, jax.dtypes.prng_key)
-        array = np.asarray(jax.random.key_data(thing) if is_key else thing)
+        if isinstance(thing, jax.Array) and jnp.issubdtype(thing.dtype, jax.dtypes.prng_key):
+            thing = jax.random.key_data(thing)
+        array = np.asarray(thing)
         content = np.ascontiguousarray(array).reshape(-1).view(np.uint8)
-        yield f"{array.dtype}{array.shape}{hashlib.sha256(content).hexdigest()}"
+        yield f"{array.dtype}{array.shape}{hashlib.sha256(content.data).hexdigest()}"
     elif isinstance(thing, CodeType):
         yield f"{thing.co_name}{thing.co_code.hex()}{thing.co_names}{thing.co_varnames}"
         for constant in thing.co_consts:

@@ -85,8 +85,8 @@ def _fault(state: PyTree, info: Info) -> Int[Array, ""]:
     if info.linear is not None:
         fault = jnp.where(info.linear.status == LinearStatus.NEGATIVE_CURVATURE, NEGATIVE_CURVATURE, fault)
         # An adjoint that broke down because y already had is a divergence of the lower solve.
-        broken = (info.linear.status == LinearStatus.NONFINITE) & jnp.isfinite(info.lower_residual)
-        fault = jnp.where(broken, ADJOINT_NONFINITE, fault)
+        broken = jnp.where(jnp.isfinite(info.lower_residual), ADJOINT_NONFINITE, DIVERGED)
+        fault = jnp.where(info.linear.status == LinearStatus.NONFINITE, broken, fault)
     # Whatever broke at iterates whose products overflow broke because they had run away.
     return jnp.where((fault != HEALTHY) & _overflows(state), DIVERGED, fault).astype(jnp.int32)
 

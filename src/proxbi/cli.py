@@ -182,8 +182,8 @@ def _reproduce(
     if protocol is _Protocol.published and seeds > 1:
         raise ValueError("--seeds must be left out for the published protocol: it has one start and one noise.")
     numbers = [None] if protocol is _Protocol.published else range(seeds or 3)
-    require_writable(out)
     splits = paper.digits_splits() if dataset is _Dataset.digits else paper.mnist_splits(data)
+    require_writable(out)
     runs = [paper.Run(cell, seed) for cell in chosen for seed in numbers]
     unfinished = out / ".unfinished"
     with _bar(f"{what}, {len(runs)} runs") as tick:

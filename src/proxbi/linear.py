@@ -110,7 +110,7 @@ class CG(LinearSolver):
         """v with |b - H v| <= tol |b|, or the best reached and why it is not that."""
         # The system is solved for b / |b|: inner products of a small b, and b is small near many a solution, underflow.
         scale = _tree.norm(b)
-        unit = jnp.where((scale > 0) & jnp.isfinite(scale), scale, 1)
+        unit = jnp.where((scale > 0) & (scale < jnp.finfo(scale.dtype).max / 8), scale, 1)  # 1 / unit is not denormal
         start = None if v0 is None else _tree.scale(1 / unit, v0)
         b = _tree.scale(1 / unit, b)
         last = jax.lax.while_loop(

@@ -14,3 +14,4 @@ from proxbi.analytic.quadratic import kl_dial as kl_dial
 from proxbi.analytic.quadratic import scalar_problem as scalar_problem
 from proxbi.analytic.quadratic import sharp_minimum as sharp_minimum
 from proxbi.analytic.quadratic import spectral_quadratic as spectral_quadratic
+from proxbi.analytic.quadratic import stiff_quadratic as stiff_quadratic

@@ -64,6 +64,42 @@ def _a_gradient(data: Data, x: Array) -> Array:
     return data["B"].T @ jnp.linalg.solve(data["A"], data["C"].T @ residual)
 
 
+def stiff_quadratic(kappa: float, size: int = 8) -> Analytic:
+    """A without chance, and as hard as quadratics get: A = diag(a) with two entries 1 and the others spaced geometrically
+    from 1/kappa to 1/sqrt(kappa), B = C = 1, d = a, and h = 0.01 |x|_1.
+
+    Phi = |A^-1 x - a|^2 / 2 has curvatures from 1 to kappa^2, and every entry of grad Phi(0) is -1: C = ell = kappa, L_Phi
+    = kappa^2. The norm of [[0, -1], [-1, A]] is at most (1 + sqrt(5)) / 2.
+    """
+    data = arrays(a=np.append(np.geomspace(1 / kappa, kappa**-0.5, size - 2), [1.0, 1.0]))
+    return Analytic(
+        Problem(_stiff_upper, _stiff_lower, L1(0.01), data),
+        *closed_forms(_stiff_upper, _stiff_solution, _stiff_gradient, data),
+        x0=jnp.zeros(size),
+        y0=jnp.zeros(size),
+        kappa=kappa,
+        constants=Constants(1 / kappa, (1 + 5**0.5) / 2, M=0.0, tau=0.0, rho=0.0),
+        sharp=SharpConstants(1 / kappa, 1.0, kappa, kappa, kappa**2),
+        floor=0.0,
+    )
+
+
+def _stiff_upper(x: Array, y: Array, data: Data) -> Scalar:
+    return 0.5 * jnp.sum((y - data["a"]) ** 2)
+
+
+def _stiff_lower(x: Array, y: Array, data: Data) -> Scalar:
+    return jnp.sum(0.5 * data["a"] * y**2 - x * y)
+
+
+def _stiff_solution(data: Data, x: Array) -> Array:
+    return x / data["a"]
+
+
+def _stiff_gradient(data: Data, x: Array) -> Array:
+    return x / data["a"] ** 2 - 1
+
+
 def kl_dial(kappa: float, exponent: float = 4.0, size: int = 4, seed: int = 0) -> Analytic:
     """B: g = (y - x)'A(y - x)/2 and f = sum |y|^q / q: y* = x and Phi has the KL exponent 1/q at its minimiser 0.
 

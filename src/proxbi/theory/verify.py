@@ -79,7 +79,7 @@ def verify(
         return Report(findings, measured, None, True, [])
 
     schedule = constants or estimated_constants(measured)
-    if schedule.T > max_T:
+    if max_T < schedule.T:
         return Report(findings, measured, schedule, estimated, [])
     trace = record(problem, algorithm_1(schedule, linear=linear), reference, x0, y0, steps)
     slack = max(SLACK, 1e3 * float(jnp.finfo(flat.dtype).eps))

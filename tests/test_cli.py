@@ -1,0 +1,42 @@
+"""The commands that run the paper's experiment and its theory, as a person would give them."""
+
+import csv
+
+import pytest
+
+from tests.test_demo import proxbi
+
+
+def test_reproduce_table1_on_digits_writes_everything(tmp_path):
+    out = tmp_path / "results"
+    ran = proxbi(
+        "reproduce", "table1", "--dataset", "digits", "--cells", "BiO-ITD@0.1,proximal BiO-ITDm:5@0.1", "--out", out
+    )
+    assert ran.returncode == 0, ran.stderr
+    rows = list(csv.DictReader((out / "table1.csv").read_text().splitlines()))
+    assert [list(row) for row in rows] == [["method", "gamma", "p", "accuracy_percent", "loss"]] * 2
+    assert [row["gamma"] for row in rows] == ["", "5.0"]
+    assert float(rows[1]["loss"]) < float(rows[0]["loss"]) < 3
+    names = {path.name for path in out.iterdir()}
+    currencies = {f"figure1-{currency}.{kind}" for currency in ("inner_steps", "calls") for kind in ("png", "svg")}
+    assert names == {"table1.csv", "table1.json", "details.csv", "curves.csv", "report.html"} | currencies
+    assert "What these numbers do and do not show" in (out / "report.html").read_text()
+
+
+@pytest.mark.parametrize(
+    ("arguments", "named"),
+    [
+        (["table1", "--protocol", "other"], "--protocol"),
+        (["table1", "--rows", "BiO-XYZ"], "--rows"),
+        (["table1", "--p", "0.3"], "--p"),
+        (["figure1", "--cells", "BiO-AID"], "--cells"),
+        (["table1", "--seeds", "3"], "--seeds"),
+        (["table1", "--data", "/no/such/folder"], "/no/such/folder"),
+        (["figure1", "--dataset", "digits", "--out", "/dev/null/folder"], "/dev/null/folder"),
+    ],
+)
+def test_wrong_arguments_are_named_and_exit_with_2(arguments, named):
+    ran = proxbi("reproduce", *arguments)
+    assert ran.returncode == 2
+    assert named in ran.stderr
+    assert "Traceback" not in ran.stderr

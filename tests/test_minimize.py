@@ -1,0 +1,579 @@
+"""`minimize`: what it refuses, how runs end, what callbacks may do, and Ctrl-C."""
+
+import csv
+import io
+import os
+import pty
+import signal
+import subprocess
+import sys
+import threading
+from pathlib import Path
+from typing import Any
+
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+import child
+import proxbi as pb
+from cases import follow
+from proxbi import (
+    AID,
+    CG,
+    ITD,
+    L1,
+    Callback,
+    Checkpoint,
+    Direct,
+    GradientDescent,
+    OracleBudget,
+    Problem,
+    Progress,
+    ProxBiO,
+    Record,
+    Result,
+    SolveError,
+    Status,
+    StopBelow,
+    TimeLimit,
+    chunk,
+    minimize,
+    paper_solver,
+)
+
+SOLVER = paper_solver("proximal BiO-AID", alpha=1.0, beta=0.5, T=5)
+CASE = follow(0.1)
+
+
+def solve(**options: Any) -> Result:
+    return minimize(CASE.problem, SOLVER, CASE.x0, CASE.y0, **{"steps": 20} | options)
+
+
+# --- bad input --------------------------------------------------------------------------------------------------------
+
+
+def data(**changes: Any) -> Problem:
+    return eqx.tree_at(lambda p: p.data, CASE.problem, {**CASE.problem.data, **changes})
+
+
+def objectives(upper: Any = None, lower: Any = None, h: Any = None) -> Problem:
+    return Problem(upper or (lambda x, y: jnp.sum(y**2)), lower or (lambda x, y: jnp.sum((y - x) ** 2)), h or pb.Zero())
+
+
+NAN3 = np.array([1.0, 2.0, np.nan, 4.0])
+CALL = {"problem": CASE.problem, "solver": SOLVER, "x0": CASE.x0, "y0": CASE.y0, "steps": 20}
+BAD: dict[str, tuple[dict[str, Any], str]] = {
+    "x0 of integers": ({"x0": np.arange(4)}, "x0 must be floating point"),
+    "y0 of integers": ({"y0": np.arange(4)}, "y0 must be floating point"),
+    "x0 of booleans": ({"x0": np.ones(4, bool)}, "x0 must be floating point"),
+    "complex y0": ({"y0": np.ones(4, complex)}, "y0 must be floating point"),
+    "x0 of text": ({"x0": "zero"}, "x0 must be a floating point array, got str"),
+    "x0 of objects": ({"x0": np.array([1.0, None])}, "x0 must be a floating point array"),
+    "no x0": ({"x0": None}, "x0 is an empty pytree"),
+    "y0 an empty dict": ({"y0": {}}, "y0 is an empty pytree"),
+    "x0 without entries": ({"x0": np.ones(0)}, r"x0 is empty: it has shape \(0,\)"),
+    "NaN in x0": ({"x0": NAN3}, r"x0 has 1 NaN .* at index \(2,\)"),
+    "NaN in a leaf of x0": ({"x0": {"a": np.ones(1), "b": NAN3[:3]}}, r"x0\['b'\] has 1 NaN"),
+    "infinity in y0": ({"y0": np.array([1.0, np.inf, -np.inf, 0.0])}, r"y0 has 2 NaN or infinite .* index \(1,\)"),
+    "NaN in data": ({"problem": data(d=NAN3)}, r"data\['d'\] has 1 NaN"),
+    "infinity in data": ({"problem": data(A=np.full((4, 4), np.inf))}, r"data\['A'\] has 16 NaN"),
+    "text in data": ({"problem": data(name="mnist")}, r"data\['name'\] must be a numeric array, got str"),
+    "x0 of a wrong shape": ({"x0": np.ones(3)}, "lower fails on the given x0, y0 and data"),
+    "y0 of a wrong shape": ({"y0": np.ones((5,))}, "upper fails on the given x0, y0 and data"),
+    "data of a wrong shape": ({"problem": data(A=np.ones((3, 3)))}, "lower fails on the given x0, y0 and data"),
+    "a missing column of data": ({"problem": objectives(lambda x, y, data: data["z"])}, "upper fails on the given"),
+    "upper not a scalar": ({"problem": objectives(lambda x, y: y**2)}, r"upper must return a scalar, .*shape \(4,\)"),
+    "lower not a scalar": ({"problem": objectives(lower=lambda x, y: (y - x) ** 2)}, "lower must return a scalar"),
+    "upper a pair": ({"problem": objectives(lambda x, y: (jnp.sum(y), y))}, "upper must return a scalar, got tuple"),
+    "upper nothing": ({"problem": objectives(lambda x, y: None)}, "upper must return a scalar, got NoneType"),
+    "upper an integer": ({"problem": objectives(lambda x, y: jnp.sum(y > 0))}, "upper must return a floating point"),
+    "lower ignores y": ({"problem": objectives(lower=lambda x, y: jnp.sum(x**2))}, "lower ignores y.*strongly convex"),
+    "lower ignores a leaf of y": (
+        {"problem": objectives(lambda x, y: y[0] @ x, lambda x, y: jnp.sum((y[0] - x) ** 2)), "y0": (np.ones(4), 1.0)},
+        r"lower ignores y\[1\]",
+    ),
+    "nothing depends on x": (
+        {"problem": objectives(lambda x, y: jnp.sum(y), lambda x, y: jnp.sum(y**2))},
+        "neither upper nor lower depends on x",
+    ),
+    "a regularizer of another shape": (
+        {"problem": objectives(h=L1(np.ones(3)))},
+        "regularizer does not fit x0",
+    ),
+    "a plain solver and a regularizer": (
+        {"solver": paper_solver("BiO-AID", alpha=1.0, beta=0.5, T=5)},
+        "regularizer is L1, but this solver has proximal=False",
+    ),
+    "a problem that is none": ({"problem": lambda x, y: 0.0}, "problem must be a proxbi Problem"),
+    "a solver that is none": ({"solver": AID(GradientDescent(0.1, 5))}, "solver must be a proxbi Solver"),
+    "no steps": ({"steps": 0}, "steps must be an integer > 0, got 0"),
+    "negative steps": ({"steps": -5}, "steps"),
+    "steps not whole": ({"steps": 10.0}, "steps must be an integer"),
+    "every 0": ({"every": 0}, "every must be an integer > 0"),
+    "a negative tol": ({"tol": -1e-3}, "tol must be finite and > 0"),
+    "tol NaN": ({"tol": float("nan")}, "tol must be finite"),
+    "a callback that is none": ({"callbacks": [3]}, "callbacks must be"),
+    "a callback class": ({"callbacks": [Progress]}, "callbacks must be"),
+    "one callback, not in a list": ({"callbacks": Progress()}, "callbacks must be a list"),
+    "resume from a number": ({"resume": 3}, "resume must be"),
+    "resume from a file that is not there": ({"resume": "/nowhere/step-1.safetensors"}, "resume"),
+    "resume from another shape": (
+        {"resume": lambda: minimize(objectives(), SOLVER, np.ones(3), np.ones(3), steps=1)},
+        "resume: its state does not fit",
+    ),
+}
+
+
+@pytest.mark.parametrize("name", BAD)
+def test_bad_input_is_named_before_anything_is_compiled(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    change, message = BAD[name]
+    change = {key: value() if key == "resume" and callable(value) else value for key, value in change.items()}
+    compiled: list[Any] = []
+    monkeypatch.setattr(chunk, "advance", lambda *arguments: compiled.append(arguments))
+    arguments = CALL | change
+    with pytest.raises((ValueError, TypeError, FileNotFoundError), match=message):
+        minimize(**arguments)
+    assert not compiled
+
+
+@pytest.mark.parametrize(
+    ("make", "message"),
+    [
+        (lambda: L1(-0.1), "strength must be finite and >= 0"),
+        (lambda: pb.NegativeCappedL1(0.1, 0.0), "cap must be finite and > 0"),
+        (lambda: pb.NegativeCappedL1(0.1, -1.0), "cap"),
+        (lambda: pb.CappedL1(0.1, 0.0), "cap"),
+        (lambda: ProxBiO(AID(GradientDescent(0.1, 5)), 0.0), "step_size must be finite and > 0"),
+        (lambda: ProxBiO(AID(GradientDescent(0.1, 5)), -1.0), "step_size"),
+        (lambda: ProxBiO(AID(GradientDescent(0.1, 5)), float("nan")), "step_size"),
+        (lambda: ProxBiO(GradientDescent(0.1, 5), 0.1), "hypergradient must be a Hypergradient"),
+        (lambda: ProxBiO(ITD(pb.Exact()), 0.1), "lower must take a fixed number of steps"),
+        (lambda: paper_solver("BiO-AIDn", alpha=0.1, beta=0.1, T=5), "name must be one of"),
+        (lambda: paper_solver("BiO-AIDm", alpha=0.1, beta=0.1, T=5), "eta must be given"),
+        (lambda: paper_solver("BiO-AID", alpha=0.1, beta=0.1, T=5, eta=0.9), "eta must not be given"),
+        (lambda: paper_solver("BiO-AID", alpha=0.1, beta=0.1, T=5, truncate=2), "truncate must not be given"),
+        (lambda: paper_solver("BiO-ITD", alpha=0.1, beta=0.1, T=0), "steps"),
+        (lambda: Checkpoint("somewhere", keep=0), "keep"),
+        (lambda: Checkpoint("somewhere", every=0), "every"),
+        (lambda: TimeLimit(0), "seconds"),
+        (lambda: OracleBudget(-1), "total"),
+    ],
+)
+def test_bad_parts_are_refused_when_they_are_made(make: Any, message: str) -> None:
+    with pytest.raises((ValueError, TypeError), match=message):
+        make()
+
+
+@pytest.mark.parametrize("empty", [None, {}, (), []], ids=str)
+def test_data_may_be_empty(empty: Any) -> None:
+    problem = Problem(lambda x, y, data: jnp.sum(y**2), lambda x, y, data: jnp.sum((y - x) ** 2), data=empty)
+    assert minimize(problem, SOLVER, np.ones(4), np.ones(4), steps=1).status is Status.STEPS
+
+
+def test_numbers_serve_as_starts_and_nothing_is_compiled_twice() -> None:
+    """`jnp.asarray(1.0)` is weakly typed: were it kept, the second chunk would be another program."""
+    problem = objectives()
+    compiled = chunk.advance._cache_size()
+    result = minimize(problem, SOLVER, 1.0, 0.5, steps=20, every=5)
+    assert chunk.advance._cache_size() == compiled + 1
+    assert result.x.dtype == jnp.float64
+    minimize(problem, SOLVER, np.float64(1.0), jnp.array(0.5), steps=2)
+    assert chunk.advance._cache_size() == compiled + 1
+
+
+def test_starts_are_left_alone() -> None:
+    x0, y0 = np.ones(4), jnp.ones(4)
+    minimize(CASE.problem, SOLVER, x0, y0, steps=2)
+    np.testing.assert_array_equal(x0, 1)
+    np.testing.assert_array_equal(y0, 1)
+
+
+# --- how runs end -----------------------------------------------------------------------------------------------------
+
+
+def test_all_steps() -> None:
+    result = solve(steps=13, every=5)
+    assert result.status is Status.STEPS
+    assert result.state.step == 13
+    assert [row["step"] for row in result.history] == [5, 10, 13]
+
+
+def test_converged_means_that_the_returned_x_is_stationary() -> None:
+    result = solve(steps=1000, every=7, tol=1e-6)
+    assert result.status is Status.CONVERGED
+    assert result.state.step < 200
+    assert result.stationarity <= 1e-6
+    assert np.linalg.norm(result.x - CASE.minimiser()) <= 2e-6  # Phi is 1-strongly convex
+    assert solve(steps=result.state.step, every=7, tol=1e-6).status is Status.CONVERGED
+    assert solve(steps=3, tol=1e-6).status is Status.STEPS
+
+
+def test_stationarity_is_the_distance_to_the_subdifferential() -> None:
+    """Phi + h = |x - d|^2 / 2 + strength |x|_1, so it can be computed; the lower solve here is exact."""
+    solver = ProxBiO(AID(pb.Exact(), Direct()), 0.5)
+    for steps in (1, 3, 20):
+        result = minimize(CASE.problem, solver, CASE.x0, CASE.y0, steps=steps)
+        gradient, x = np.asarray(result.x) - CASE.d, np.asarray(result.x)
+        at_zero = np.maximum(np.abs(gradient) - 0.1, 0)
+        distance = np.linalg.norm(np.where(x == 0, at_zero, gradient + 0.1 * np.sign(x)))
+        assert result.stationarity >= distance * (1 - 1e-9)  # it takes one subgradient, the distance the best
+        if (x != 0).all():
+            np.testing.assert_allclose(result.stationarity, distance, rtol=1e-9, atol=1e-12)
+
+
+@pytest.mark.parametrize(
+    ("callback", "status"),
+    [
+        (lambda row, snapshot: row["step"] >= 15, Status.STOPPED),
+        (lambda row, snapshot: Status.TIME if row["step"] >= 15 else None, Status.TIME),
+        (StopBelow("lower_residual", 1e9), Status.STOPPED),
+        (TimeLimit(1e-12), Status.TIME),
+        (OracleBudget(1), Status.BUDGET),
+    ],
+)
+def test_callbacks_stop_a_run(callback: Any, status: Status) -> None:
+    result = solve(steps=100, every=5, callbacks=[callback])
+    assert result.status is status
+    assert result.state.step in (5, 15)
+
+
+def test_stopping_rules_let_a_run_go_on_until_then() -> None:
+    budget = 3 * solve(steps=5, every=5).counts.total
+    assert solve(steps=100, every=5, callbacks=[OracleBudget(budget)]).counts.total < 2 * budget
+    assert solve(steps=100, callbacks=[OracleBudget(10**9), TimeLimit(1e9)]).status is Status.STEPS
+    result = solve(steps=500, every=5, callbacks=[StopBelow("stationarity", 1e-6)])
+    assert result.history[-1]["stationarity"] <= 1e-6 < result.history[-2]["stationarity"]
+    with pytest.raises(KeyError, match=r"no metric 'loss'.*stationarity"):
+        solve(callbacks=[StopBelow("loss", 1.0)])
+
+
+@pytest.mark.parametrize("name", ["proximal BiO-AID", "proximal BiO-AIDm", "proximal BiO-ITD", "proximal BiO-ITDm"])
+@pytest.mark.parametrize("level", ["upper", "lower"])
+@pytest.mark.parametrize("dtype", [jnp.float32, jnp.float64], ids=["float32", "float64"])
+def test_a_step_100_times_too_large_diverges_to_the_last_finite_iterate(name: str, level: str, dtype: Any) -> None:
+    case = follow(0.1, dtype=dtype)
+    alpha, beta = (1.0, 200.0) if level == "upper" else (200.0, 0.5)
+    solver = paper_solver(name, alpha=alpha, beta=beta, T=5, eta=0.1 if name.endswith("m") else None)
+    result = minimize(case.problem, solver, case.x0, case.y0, steps=2000, throw=False)
+    assert result.status is Status.DIVERGED
+    assert "step_size" in result.status.value
+    assert 0 < result.state.step < 2000
+    assert all(np.isfinite(leaf).all() for leaf in jax.tree.leaves((result.x, result.y, result.state.state)))
+    assert result.stationarity > 1e3
+    assert result.history[-1]["step"] == result.state.step
+    with pytest.raises(SolveError, match="Try an outer step_size 10 times smaller") as raised:
+        minimize(case.problem, solver, case.x0, case.y0, steps=2000)
+    np.testing.assert_array_equal(raised.value.result.x, result.x)
+
+
+def broken(upper: Any, lower: Any) -> tuple[Problem, Any, Any]:
+    return Problem(upper, lower), jnp.ones(2), jnp.ones(2)
+
+
+def convex(x: Any, y: Any) -> Any:
+    return jnp.sum((y - x) ** 2)
+
+
+HOPELESS = {
+    "lower NaN": (broken(convex, lambda x, y: jnp.sum((y - x) ** 2) * jnp.log(-1.0 * y[0])), Status.NONFINITE_START),
+    "lower gradient infinite": (broken(convex, lambda x, y: jnp.sum(jnp.sqrt(y - x) + y**2)), Status.NONFINITE_START),
+    "upper gradient NaN": (broken(lambda x, y: jnp.sum(jnp.sqrt(-y)), convex), Status.ADJOINT_NONFINITE),
+    "concave": (broken(lambda x, y: jnp.sum(y**2), lambda x, y: -jnp.sum((y - x) ** 2)), Status.NEGATIVE_CURVATURE),
+    "linear": (broken(lambda x, y: jnp.sum(y**2), lambda x, y: jnp.sum(y * x)), Status.NEGATIVE_CURVATURE),
+    "saddle": (broken(lambda x, y: jnp.sum(y), lambda x, y: y[0] ** 2 - y[1] ** 2 + y @ x), Status.NEGATIVE_CURVATURE),
+}
+
+
+@pytest.mark.parametrize("linear", [CG(), Direct()], ids=["CG", "direct"])
+@pytest.mark.parametrize("name", HOPELESS)
+def test_a_problem_that_is_broken_from_the_start(name: str, linear: Any) -> None:
+    (problem, x0, y0), status = HOPELESS[name]
+    solver = ProxBiO(AID(GradientDescent(0.1, 3), linear), 0.1)
+    result = minimize(problem, solver, x0, y0, steps=50, throw=False)
+    assert result.status is status
+    assert (result.state.step, result.history) == (0, [])
+    assert result.stationarity == np.inf
+    np.testing.assert_array_equal(result.x, x0)
+    np.testing.assert_array_equal(result.y, y0)
+    assert str(result).startswith(f"{status.name} after 0 steps")
+    with pytest.raises(SolveError) as raised:
+        minimize(problem, solver, x0, y0, steps=50)
+    assert status.value in str(raised.value)
+
+
+def test_a_problem_that_breaks_on_the_way_returns_the_iterate_before() -> None:
+    """The lower curvature is 2 - x, and the upper level drives x past 2."""
+    problem = Problem(lambda x, y: 0.5 * (x - 5) ** 2 + 0.01 * y, lambda x, y: 0.5 * (2 - x) * y**2 - y)
+    result = minimize(problem, ProxBiO(AID(GradientDescent(0.1, 5)), 0.1), 0.0, 0.0, steps=50, every=3, throw=False)
+    assert result.status is Status.NEGATIVE_CURVATURE
+    assert 2 <= result.x < 2.5  # the step to it was fine, the one from it is not
+    assert result.state.step > 3
+    assert all(np.isfinite(value) for row in result.history for value in row.values())
+
+
+def test_an_upper_level_that_is_solved_exactly_is_no_fault() -> None:
+    """In 32 bits f_y underflows on the way to the solution 0: inner products of it are 0 long before it is."""
+    problem = Problem(lambda x, y: 0.5 * jnp.sum(y**2), lambda x, y: jnp.sum((y - x) ** 2))
+    start = jnp.ones(3, jnp.float32)
+    solver = paper_solver("BiO-AID", alpha=0.25, beta=0.5, T=10)
+    result = minimize(problem, solver, start, start, steps=300, throw=False)
+    assert result.status is Status.STEPS
+    np.testing.assert_allclose(result.x, 0, atol=1e-35)
+
+
+# --- results ----------------------------------------------------------------------------------------------------------
+
+
+def test_history_is_one_call_from_a_data_frame() -> None:
+    result = solve(steps=20, every=5)
+    frame = result.to_frame()
+    assert list(frame["step"]) == [5, 10, 15, 20]
+    columns = {"step", "objective", "upper", "regularizer", "stationarity", "lower_residual", "linear_residual"}
+    assert columns | {"grad_lower", "grad_upper", "hvp", "cross", "prox", "seconds"} <= set(frame.columns)
+    np.testing.assert_allclose(frame["objective"], frame["upper"] + frame["regularizer"])
+    last = CASE.problem.value_upper(result.x, result.y) + CASE.problem.regularizer.value(result.x)
+    np.testing.assert_allclose(frame["objective"].iloc[-1], last, rtol=1e-12)
+    assert frame["seconds"].is_monotonic_increasing
+    assert frame["hvp"].is_monotonic_increasing
+
+
+def test_a_result_sums_itself_up() -> None:
+    text = str(solve(steps=20))
+    for piece in ("STEPS after 20 steps", "stationarity", "oracle calls", "compiling", "Give more steps"):
+        assert piece in text
+    itd = minimize(CASE.problem, ProxBiO(ITD(GradientDescent(1.0, 5)), 0.5), CASE.x0, CASE.y0, steps=2)
+    assert itd.linear_residual is None
+    assert "adjoint" not in str(itd)
+
+
+def test_a_stochastic_solver_gets_a_key_of_each_step() -> None:
+    class Walk(pb.solvers.Solver):
+        def init(self, problem: Any, x: Any, y: Any) -> Any:
+            return child_state(x, y)
+
+        def step(self, problem: Any, state: Any, key: Any) -> Any:
+            moved = child_state(state.x + jax.random.normal(key, state.x.shape), state.y)
+            zero = jnp.zeros(())
+            return moved, pb.solvers.Info(zero, zero, None, pb.Counts())
+
+    start = (CASE.problem, Walk(), CASE.x0, CASE.y0)
+    straight = minimize(*start, steps=12, every=5, key=jax.random.key(7))
+    expected = sum(np.asarray(jax.random.normal(jax.random.fold_in(jax.random.key(7), k), (4,))) for k in range(12))
+    np.testing.assert_allclose(straight.x, expected, rtol=1e-12)
+    half = minimize(*start, steps=6, every=2, key=jax.random.key(7))
+    np.testing.assert_array_equal(minimize(*start, steps=12, resume=half, key=jax.random.key(7)).x, straight.x)
+    np.testing.assert_array_equal(pb.run(*start, steps=12, key=jax.random.key(7))[0].x, straight.x)
+    assert not np.allclose(minimize(*start, steps=12, key=jax.random.key(8)).x, straight.x)
+
+
+def child_state(x: Any, y: Any) -> Any:
+    return pb.solvers.skeleton.SkeletonState(x, y, y, x)
+
+
+# --- callbacks --------------------------------------------------------------------------------------------------------
+
+
+class Diary(Callback):
+    def __init__(self) -> None:
+        self.events: list[Any] = []
+
+    def open(self, run: Any) -> None:
+        self.events.append(("open", run.first, run.steps))
+
+    def __call__(self, row: dict[str, Any], snapshot: Any) -> None:
+        self.events.append(snapshot.step)
+
+    def close(self, snapshot: Any) -> None:
+        self.events.append(("close", snapshot.step))
+
+
+def test_callbacks_are_opened_called_and_closed_in_order() -> None:
+    diary = Diary()
+    first = solve(steps=10, every=5, callbacks=[diary])
+    assert diary.events == [("open", 0, 10), 5, 10, ("close", 10)]
+    diary = Diary()
+    solve(steps=12, every=5, callbacks=[diary], resume=first)
+    assert diary.events == [("open", 10, 12), 12, ("close", 12)]
+
+
+def test_an_exception_in_a_callback_closes_the_others(tmp_path: Path) -> None:
+    def fail(row: dict[str, Any], snapshot: Any) -> None:
+        if row["step"] == 15:
+            raise RuntimeError("as intended")
+
+    diary = Diary()
+    with pytest.raises(RuntimeError, match="as intended"):
+        solve(steps=100, every=5, callbacks=[diary, Checkpoint(tmp_path, every=100), fail])
+    assert diary.events[-1] == ("close", 15)
+    assert [path.stem for path in tmp_path.iterdir()] == ["step-0000000015"]
+
+
+def test_callbacks_are_closed_when_a_run_breaks_down(tmp_path: Path) -> None:
+    diary = Diary()
+    (problem, x0, y0), _ = HOPELESS["concave"]
+    with pytest.raises(SolveError):
+        minimize(problem, ProxBiO(AID(GradientDescent(0.1, 3)), 0.1), x0, y0, steps=50, callbacks=[diary])
+    assert diary.events == [("open", 0, 50), ("close", 0)]
+
+
+def test_a_callback_may_add_to_the_row(tmp_path: Path) -> None:
+    def measure(row: dict[str, Any], snapshot: Any) -> None:
+        row["nonzero"] = np.count_nonzero(snapshot.state.x)
+        row["largest"] = jnp.max(jnp.abs(snapshot.state.x))
+
+    callbacks = [measure, Record(tmp_path / "run.csv"), Checkpoint(tmp_path)]
+    result = solve(steps=10, every=5, callbacks=callbacks)
+    assert result.history[-1]["nonzero"] == np.count_nonzero(result.x)
+    again = solve(steps=10, every=5, resume=tmp_path)
+    assert again.history[-1]["largest"] == float(result.history[-1]["largest"])
+
+
+@pytest.mark.parametrize("metric", ["objective", "linear_residual"])
+def test_progress_is_silent_where_there_is_no_terminal(metric: str, capfd: pytest.CaptureFixture[str]) -> None:
+    solve(callbacks=[Progress(metric=metric)])
+    assert capfd.readouterr() == ("", "")
+
+
+@pytest.mark.parametrize("metric", ["objective", "linear_residual"])
+def test_progress_is_drawn_on_a_terminal(metric: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    ours, theirs = pty.openpty()
+    seen = io.BytesIO()
+
+    def read() -> None:
+        try:
+            while piece := os.read(ours, 4096):
+                seen.write(piece)
+        except OSError:  # the other end was closed
+            pass
+
+    reader = threading.Thread(target=read)
+    reader.start()
+    monkeypatch.setenv("TERM", "xterm")
+    with os.fdopen(theirs, "w") as terminal:
+        monkeypatch.setattr(sys, "stderr", terminal)
+        solver = ProxBiO(ITD(GradientDescent(1.0, 5)), 0.5)  # has no linear residual to show
+        minimize(CASE.problem, solver, CASE.x0, CASE.y0, steps=20, callbacks=[Progress("my run", metric)])
+        monkeypatch.undo()
+    reader.join()
+    os.close(ours)
+    drawn = seen.getvalue().decode()
+    assert "my run" in drawn
+    assert "20/20" in drawn
+    assert ("objective" in drawn) == (metric == "objective")
+
+
+def rows_of(path: Path) -> list[dict[str, str]]:
+    with path.open(newline="") as file:
+        return list(csv.DictReader(file))
+
+
+def test_record_writes_each_row_and_goes_on_where_a_run_is_resumed(tmp_path: Path) -> None:
+    whole, parts = tmp_path / "whole.csv", tmp_path / "new folder" / "parts.csv"
+    result = solve(steps=20, every=5, callbacks=[Record(whole)])
+    assert [row["step"] for row in rows_of(whole)] == ["5", "10", "15", "20"]
+    assert [float(row["objective"]) for row in rows_of(whole)] == [row["objective"] for row in result.history]
+
+    first = solve(steps=10, every=5, callbacks=[Record(parts)])
+    solve(steps=20, every=5, callbacks=[Record(parts)], resume=first)  # a run that was killed at 20
+    with parts.open("a") as file:
+        file.write("2")  # ... while it wrote
+    solve(steps=20, every=5, callbacks=[Record(parts)], resume=first)
+    strip = lambda rows: [{k: v for k, v in row.items() if k != "seconds"} for row in rows]  # noqa: E731
+    assert strip(rows_of(parts)) == strip(rows_of(whole))
+
+    solve(steps=5, every=5, callbacks=[Record(parts)])  # a new run starts a new file
+    assert [row["step"] for row in rows_of(parts)] == ["5"]
+
+
+# --- Ctrl-C and threads -----------------------------------------------------------------------------------------------
+
+
+def press(times: int) -> Any:
+    def callback(row: dict[str, Any], snapshot: Any) -> None:
+        if row["step"] == 10:
+            for _ in range(times):
+                signal.raise_signal(signal.SIGINT)
+
+    return callback
+
+
+@pytest.fixture
+def _ctrl_c() -> Any:
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)
+    yield
+    assert signal.getsignal(signal.SIGINT) is signal.default_int_handler  # minimize has put it back
+    signal.signal(signal.SIGINT, before)
+
+
+@pytest.mark.usefixtures("_ctrl_c")
+def test_the_first_ctrl_c_returns_what_was_reached(tmp_path: Path) -> None:
+    result = solve(steps=100, every=5, callbacks=[press(1), Checkpoint(tmp_path, every=50)])
+    assert (result.status, result.state.step) == (Status.INTERRUPTED, 10)
+    again = solve(steps=30, resume=tmp_path)
+    np.testing.assert_array_equal(again.x, solve(steps=30).x)
+
+
+@pytest.mark.usefixtures("_ctrl_c")
+def test_the_second_ctrl_c_raises_and_still_saves(tmp_path: Path) -> None:
+    with pytest.raises(KeyboardInterrupt):
+        solve(steps=100, every=5, callbacks=[press(2), Checkpoint(tmp_path, every=50)])
+    assert [path.stem for path in tmp_path.iterdir()] == ["step-0000000010"]
+
+
+def test_a_job_that_ignores_ctrl_c_goes_on_doing_so() -> None:
+    before = signal.signal(signal.SIGINT, signal.SIG_IGN)
+    try:
+        result = solve(steps=20, every=5, callbacks=[press(1)])
+        assert signal.getsignal(signal.SIGINT) is signal.SIG_IGN
+    finally:
+        signal.signal(signal.SIGINT, before)
+    assert result.status is Status.STEPS
+
+
+def test_it_works_outside_the_main_thread() -> None:
+    results: list[Result] = []
+    thread = threading.Thread(target=lambda: results.append(solve(steps=20)))
+    thread.start()
+    thread.join()
+    np.testing.assert_array_equal(results[0].x, solve(steps=20).x)
+
+
+def test_ctrl_c_from_outside(tmp_path: Path) -> None:
+    """A process gets SIGINT in the middle of a run without end: it saves, returns, and can be resumed bit for bit."""
+    command = [sys.executable, child.__file__, str(tmp_path), str(10**9)]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as process:
+        assert process.stdout is not None
+        for line in process.stdout:
+            if line.strip() == "20":
+                process.send_signal(signal.SIGINT)
+                break
+        *_, last = process.stdout
+    status, step = last.split()
+    assert (status, process.returncode) == ("INTERRUPTED", 0)
+    assert int(step) >= 20
+    resumed = child.solve(int(step) + 10, resume=tmp_path)
+    straight = child.solve(int(step) + 10)
+    for a, b in zip(jax.tree.leaves(resumed.state.state), jax.tree.leaves(straight.state.state), strict=True):
+        assert np.asarray(a).tobytes() == np.asarray(b).tobytes()
+    assert resumed.counts.as_dict() == straight.counts.as_dict()
+
+
+def test_seconds_tell_compiling_from_running_and_leave_callbacks_out(monkeypatch: pytest.MonkeyPatch) -> None:
+    clock = [0.0]
+
+    class Time:
+        @staticmethod
+        def perf_counter() -> float:
+            clock[0] += 1
+            return clock[0]
+
+    def take_long(row: dict[str, Any], snapshot: Any) -> None:
+        clock[0] += 1000
+
+    monkeypatch.setattr(sys.modules["proxbi.minimize"], "time", Time)
+    result = solve(steps=20, every=5, callbacks=[take_long])
+    assert result.seconds == (1, 4)
+    assert [row["seconds"] for row in result.history] == [1, 2, 3, 4]
