@@ -43,6 +43,7 @@ from proxbi import (
     minimize,
     paper_solver,
 )
+from proxbi.solvers.skeleton import SkeletonState
 
 SOLVER = paper_solver("proximal BiO-AID", alpha=1.0, beta=0.5, T=5)
 CASE = follow(0.1)
@@ -211,17 +212,37 @@ def test_converged_means_that_the_returned_x_is_stationary() -> None:
     assert solve(steps=3, tol=1e-6).status is Status.STEPS
 
 
-def test_stationarity_is_the_distance_to_the_subdifferential() -> None:
-    """Phi + h = |x - d|^2 / 2 + strength |x|_1, so it can be computed; the lower solve here is exact."""
-    solver = ProxBiO(AID(pb.Exact(), Direct()), 0.5)
-    for steps in (1, 3, 20):
-        result = minimize(CASE.problem, solver, CASE.x0, CASE.y0, steps=steps)
-        gradient, x = np.asarray(result.x) - CASE.d, np.asarray(result.x)
-        at_zero = np.maximum(np.abs(gradient) - 0.1, 0)
-        distance = np.linalg.norm(np.where(x == 0, at_zero, gradient + 0.1 * np.sign(x)))
-        assert result.stationarity >= distance * (1 - 1e-9)  # it takes one subgradient, the distance the best
-        if (x != 0).all():
-            np.testing.assert_allclose(result.stationarity, distance, rtol=1e-9, atol=1e-12)
+def test_converged_is_not_said_of_an_x_that_the_run_has_left() -> None:
+    """A row tells the stationarity of the iterate before. Here that of step 3 is small, and no other."""
+
+    class Passing(pb.solvers.Solver):
+        def init(self, problem: Any, x: Any, y: Any) -> Any:
+            return SkeletonState(x, y, y, x)
+
+        def step(self, problem: Any, state: Any, key: Any) -> Any:
+            stationarity = jnp.where(state.x[0] == 3, 0.0, 1.0)
+            return state._replace(x=state.x + 1), pb.solvers.Info(stationarity, jnp.zeros(()), None, pb.Counts())
+
+    result = minimize(CASE.problem, Passing(), CASE.x0, CASE.y0, steps=6, every=1, tol=1e-3)
+    assert [row["stationarity"] for row in result.history] == [1, 1, 1, 0, 1, 1]
+    assert result.status is Status.STEPS
+    stopped = minimize(CASE.problem, Passing(), CASE.x0, CASE.y0, steps=3, every=1, tol=1e-3)
+    assert (stopped.status, stopped.stationarity) == (Status.CONVERGED, 0)
+
+
+@pytest.mark.parametrize("steps", [1, 3, 20])
+def test_stationarity_is_the_distance_to_the_subdifferential(steps: int) -> None:
+    """Phi = |x - d|^2 / 2, so it can be computed; the lower solve here is exact."""
+    solver = ProxBiO(AID(pb.Exact(), Direct()), 0.3)
+    smooth = eqx.tree_at(lambda p: p.regularizer, CASE.problem, pb.SquaredL2(2.0))
+    result = minimize(smooth, solver, CASE.x0, CASE.y0, steps=steps)
+    expected = np.linalg.norm(np.asarray(result.x) - CASE.d + 2.0 * np.asarray(result.x))
+    np.testing.assert_allclose(result.stationarity, expected, rtol=1e-6, atol=1e-12)
+
+    result = minimize(CASE.problem, solver, CASE.x0, CASE.y0, steps=steps)
+    x = np.asarray(result.x)
+    nearest = np.where(x == 0, np.clip(CASE.d - x, -0.1, 0.1), 0.1 * np.sign(x))
+    assert result.stationarity >= np.linalg.norm(x - CASE.d + nearest) * (1 - 1e-9)  # it knows one subgradient only
 
 
 @pytest.mark.parametrize(
@@ -314,6 +335,18 @@ def test_a_problem_that_breaks_on_the_way_returns_the_iterate_before() -> None:
     assert all(np.isfinite(value) for row in result.history for value in row.values())
 
 
+def test_the_last_row_describes_the_last_good_step() -> None:
+    """From x > 2 on the lower objective is NaN."""
+    problem = Problem(lambda x, y: (x - 5) ** 2 + y, lambda x, y: (y - x) ** 2 * jnp.where(x > 2, jnp.nan, 1.0))
+    for hypergradient in (AID(GradientDescent(0.5, 1)), ITD(GradientDescent(0.5, 1))):
+        result = minimize(problem, ProxBiO(hypergradient, 0.1), 0.0, 0.0, steps=50, every=40, throw=False)
+        assert result.status is Status.DIVERGED
+        assert result.x > 2
+        (row,) = result.history
+        assert row["step"] == result.state.step
+        assert all(np.isfinite(value) for value in row.values() if value is not None)
+
+
 def test_an_upper_level_that_is_solved_exactly_is_no_fault() -> None:
     """In 32 bits f_y underflows on the way to the solution 0: inner products of it are 0 long before it is."""
     problem = Problem(lambda x, y: 0.5 * jnp.sum(y**2), lambda x, y: jnp.sum((y - x) ** 2))
@@ -352,10 +385,10 @@ def test_a_result_sums_itself_up() -> None:
 def test_a_stochastic_solver_gets_a_key_of_each_step() -> None:
     class Walk(pb.solvers.Solver):
         def init(self, problem: Any, x: Any, y: Any) -> Any:
-            return child_state(x, y)
+            return SkeletonState(x, y, y, x)
 
         def step(self, problem: Any, state: Any, key: Any) -> Any:
-            moved = child_state(state.x + jax.random.normal(key, state.x.shape), state.y)
+            moved = state._replace(x=state.x + jax.random.normal(key, state.x.shape))
             zero = jnp.zeros(())
             return moved, pb.solvers.Info(zero, zero, None, pb.Counts())
 
@@ -367,10 +400,6 @@ def test_a_stochastic_solver_gets_a_key_of_each_step() -> None:
     np.testing.assert_array_equal(minimize(*start, steps=12, resume=half, key=jax.random.key(7)).x, straight.x)
     np.testing.assert_array_equal(pb.run(*start, steps=12, key=jax.random.key(7))[0].x, straight.x)
     assert not np.allclose(minimize(*start, steps=12, key=jax.random.key(8)).x, straight.x)
-
-
-def child_state(x: Any, y: Any) -> Any:
-    return pb.solvers.skeleton.SkeletonState(x, y, y, x)
 
 
 # --- callbacks --------------------------------------------------------------------------------------------------------

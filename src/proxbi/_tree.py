@@ -52,7 +52,8 @@ def dot(left: PyTree, right: PyTree) -> Scalar:
 def norm(tree: PyTree) -> Scalar:
     """The Euclidean norm over all leaves; finite (zero) gradient at the origin, no overflow for large entries."""
     largest = jnp.max(jnp.stack([jnp.max(jnp.abs(leaf), initial=0) for leaf in jax.tree.leaves(tree)]))
-    largest = jnp.minimum(largest, jnp.finfo(largest.dtype).max / 8)  # its reciprocal must not be denormal: XLA uses it
+    # XLA divides by multiplying with the reciprocal, which must not be denormal: it would be taken for 0.
+    largest = jnp.minimum(largest, float(jnp.finfo(largest.dtype).max) / 8)
     largest = jax.lax.stop_gradient(jnp.where((largest > 0) & jnp.isfinite(largest), largest, 1))
     squares = dot(scaled := jax.tree.map(lambda leaf: leaf / largest.astype(leaf.dtype), tree), scaled)
     positive = squares > 0

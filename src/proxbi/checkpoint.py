@@ -228,8 +228,8 @@ def _describe(thing: Any, seen: tuple[Any, ...] = ()) -> Iterator[str]:
             yield from _describe(part, inside)
     elif isinstance(thing, MethodType):
         yield from _describe((thing.__func__, thing.__self__), inside)
-    elif hasattr(thing, "__wrapped__"):  # jax.jit
-        yield from _describe(thing.__wrapped__, inside)
+    elif hasattr(thing, "__wrapped__") or hasattr(thing, "fun"):  # jax.jit and the like; jax's shell of a partial
+        yield from _describe(getattr(thing, "__wrapped__", None) or thing.fun, inside)
     elif isinstance(thing, set | frozenset):
         yield from sorted(line for item in thing for line in _describe(item, inside))
     elif is_dataclass(thing) and not isinstance(thing, type):  # a module: its static fields are no leaves

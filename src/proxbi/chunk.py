@@ -93,4 +93,4 @@ def _fault(state: PyTree, info: Info) -> Int[Array, ""]:
 
 def _overflows(state: PyTree) -> Array:
     leaves = [leaf for leaf in jax.tree.leaves(state) if jnp.issubdtype(leaf.dtype, jnp.inexact)]
-    return jnp.any(jnp.stack([jnp.any(~(jnp.abs(leaf) < jnp.finfo(leaf.dtype).max ** 0.25)) for leaf in leaves]))
+    return jnp.any(jnp.stack([jnp.any(~(jnp.abs(leaf) < float(jnp.finfo(leaf.dtype).max) ** 0.25)) for leaf in leaves]))

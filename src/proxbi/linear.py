@@ -110,7 +110,9 @@ class CG(LinearSolver):
         """v with |b - H v| <= tol |b|, or the best reached and why it is not that."""
         # The system is solved for b / |b|: inner products of a small b, and b is small near many a solution, underflow.
         scale = _tree.norm(b)
-        unit = jnp.where((scale > 0) & (scale < jnp.finfo(scale.dtype).max / 8), scale, 1)  # 1 / unit is not denormal
+        unit = jnp.where(
+            (scale > 0) & (scale < float(jnp.finfo(scale.dtype).max) / 8), scale, 1
+        )  # 1 / unit is not denormal
         start = None if v0 is None else _tree.scale(1 / unit, v0)
         b = _tree.scale(1 / unit, b)
         last = jax.lax.while_loop(
@@ -144,7 +146,7 @@ class CG(LinearSolver):
 
     def _round(self, matvec: Matvec, b: PyTree, at: _Iterate) -> _Iterate:
         product = matvec(_tree.where(at.measure, at.v, at.direction))
-        eps = jnp.finfo(at.size.dtype).eps
+        eps = float(jnp.finfo(at.size.dtype).eps)
         curvature = _tree.dot(at.direction, product)
         # For a positive definite H the cosine between p and H p is at least about 2 / sqrt(kappa).
         level = curvature <= eps * _tree.norm(at.direction) * _tree.norm(product)

@@ -1,9 +1,9 @@
 r"""Bilevel problems with everything in closed form: y*(x), Phi(x), grad Phi(x), and the constants of the theory. For
 checks, demonstrations and tests.
 
-Each `Analytic` holds a `Problem`, the three closed forms and the constants. The lower problem's Hessian has its spectrum
-in [mu, L] = [1/kappa, 1] (problem E: in [2/kappa, 1 + e^2]). What depends on kappa are arrays and never closures, so that
-one compiled program serves a kind of problem at every kappa.
+Each `Analytic` holds a `Problem`, the three closed forms and the constants. The lower problem's Hessian has its
+spectrum in [mu, L] = [1/kappa, 1] (problem E: in [2/kappa, 1 + e^2]). What depends on kappa are arrays and never
+closures, so that one compiled program serves a kind of problem at every kappa.
 """
 
 from proxbi.analytic._base import Analytic as Analytic

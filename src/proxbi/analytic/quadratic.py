@@ -65,11 +65,11 @@ def _a_gradient(data: Data, x: Array) -> Array:
 
 
 def stiff_quadratic(kappa: float, size: int = 8) -> Analytic:
-    """A without chance, and as hard as quadratics get: A = diag(a) with two entries 1 and the others spaced geometrically
-    from 1/kappa to 1/sqrt(kappa), B = C = 1, d = a, and h = 0.01 |x|_1.
+    """A without chance, and as hard as quadratics get: A = diag(a) with two entries 1 and the others spaced
+    geometrically from 1/kappa to 1/sqrt(kappa), B = C = 1, d = a, and h = 0.01 |x|_1.
 
-    Phi = |A^-1 x - a|^2 / 2 has curvatures from 1 to kappa^2, and every entry of grad Phi(0) is -1: C = ell = kappa, L_Phi
-    = kappa^2. The norm of [[0, -1], [-1, A]] is at most (1 + sqrt(5)) / 2.
+    Phi = |A^-1 x - a|^2 / 2 has curvatures from 1 to kappa^2, and every entry of grad Phi(0) is -1: C = ell = kappa,
+    L_Phi = kappa^2. The norm of [[0, -1], [-1, A]] is at most (1 + sqrt(5)) / 2.
     """
     data = arrays(a=np.append(np.geomspace(1 / kappa, kappa**-0.5, size - 2), [1.0, 1.0]))
     return Analytic(
@@ -140,7 +140,7 @@ def _b_gradient(data: Data, x: Array) -> Array:
 class ThreeHalves(Penalty):
     r"""$h(x) = \lambda \sum_i |x_i|^{3/2}$, whose prox has a closed form and whose KL exponent at 0 is 2/3.
 
-    >>> print(ThreeHalves(1.0).prox(jnp.array([2.5, -10.0]), 1.0))
+    >>> print(ThreeHalves(1.0).prox(jnp.array([2.5, -7.0]), 1.0))
     [ 1. -4.]
     """
 
@@ -157,8 +157,8 @@ class ThreeHalves(Penalty):
 
 
 def sharp_minimum(kappa: float, power: float = 1.0, size: int = 4, seed: int = 0) -> Analytic:
-    """C: g as in B, f = sum (y_i - b)^2 / 2 and h = sum |x_i|^power with power 1 (b = 0.3) or 3/2 (b = 0): Phi + h has its
-    minimum at 0, with the KL exponent 1/power > 1/2.
+    """C: g as in B, f = sum (y_i - b)^2 / 2 and h = sum |x_i|^power with power 1 (b = 0.3) or 3/2 (b = 0): Phi + h
+    has its minimum at 0, with the KL exponent 1/power > 1/2.
 
     For power 1 the minimum is sharp (b < 1) and found in finitely many steps, for 3/2 the distance is squared in each:
     if the lower solve is exact. C = ell = L_Phi = 1.

@@ -15,8 +15,8 @@ COLOURS = (BLUE, ORANGE, GREEN, PURPLE, YELLOW, SKY)
 
 
 def potential(rows: list[Row]) -> "Figure":
-    """Left: H_k - min(Phi + h) for every kappa, with the sharper and (dashed) the paper's constants. Right: the share of
-    each decrease that Proposition 1 asks for; a violation would be above 1.
+    """Left: H_k - min(Phi + h) for every kappa, with the sharper and (dashed) the paper's constants. Right: the share
+    of each decrease that Proposition 1 asks for; a violation would be above 1.
     """
     canvas = figure(10, 4.2)
     left, right = canvas.subplots(1, 2)
@@ -83,8 +83,8 @@ def _slope_label(q: float, fitted: float) -> str:
 
 
 def complexity(rows: list[Row], runs: list[Row]) -> "Figure":
-    """Left: lower steps to |G| <= eps against kappa, measured and (dashed) with the paper's T and beta, beside the orders of
-    the theory. Right: what acceleration saves.
+    """Left: lower steps to |G| <= eps against kappa, measured and (dashed) with the paper's T and beta, beside the
+    orders of the theory. Right: what acceleration saves.
     """
     canvas = figure(11, 4.8)
     left, right = canvas.subplots(1, 2, width_ratios=(3, 2))
@@ -100,8 +100,9 @@ def complexity(rows: list[Row], runs: list[Row]) -> "Figure":
             values, orders = line[name], kappa**power * (np.log(8 * (1 + kappa)) if fast else 1)
             left.loglog(kappa, values, color=colour, marker=marker, label=f"{inner}, {note}", **style)
             left.loglog(kappa, orders * values[-1] / orders[-1], color=colour, linestyle=":", linewidth=1.2)
-            left.annotate(f"κ$^{{{power:g}}}${' ln κ' if fast else ''}", (kappa[-1], values[-1]), xytext=(8, -9 if fast else 0),
-                          textcoords="offset points", color=colour, fontsize=10, annotation_clip=False)  # fmt: skip
+            _beside(
+                left, (kappa[-1], values[-1]), f"κ$^{{{power:g}}}${' ln κ' if fast else ''}", colour, -9 if fast else 0
+            )
     left.plot([row["kappa"] for row in runs], [row["run"] for row in runs], "kx", label="the paper's T and β, run")
     left.plot([], [], color=GREY, linestyle=":", label="order of the theory, through the last point")
     kappa = lines["plain"]["kappa"]
@@ -116,6 +117,12 @@ def complexity(rows: list[Row], runs: list[Row]) -> "Figure":
     right.legend(frameon=False, fontsize=9)
     open_frame(left, right)
     return canvas
+
+
+def _beside(axes: Any, point: tuple[float, float], text: str, colour: str, down: int) -> None:
+    """`text` to the right of a point, outside the axes if need be."""
+    look = {"color": colour, "fontsize": 10, "annotation_clip": False}
+    axes.annotate(text, point, xytext=(8, down), textcoords="offset points", **look)
 
 
 def _columns(rows: list[Row]) -> dict[str, np.ndarray]:

@@ -1,4 +1,4 @@
-"""The convergence theory as something to run: constants, the potential, checks of every inequality, rates, and `verify`."""
+"""The convergence theory as something to run: constants, potential, checks of every inequality, rates, `verify`."""
 
 from proxbi.theory.checks import Check as Check
 from proxbi.theory.checks import audit as audit

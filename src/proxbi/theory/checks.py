@@ -1,7 +1,7 @@
 r"""The statements of the theory as checks of a recorded run: left side, right side, and whether <= holds.
 
-Each check also says how close it came, the largest left/right, over the steps where rounding lets one tell: a right side
-below 1e-9 of the size of what is subtracted on the left is not resolved in double precision.
+Each check also says how close it came, the largest left/right, over the steps where rounding lets one tell: where both
+sides are below 1e-9 of the size of the quantities that were subtracted, a step does not count as resolved.
 """
 
 from typing import NamedTuple
@@ -35,9 +35,10 @@ class Check(NamedTuple):
 def compare(name: str, left: Series, right: Series, size: Series | float, slack: float = SLACK) -> Check:
     """left <= right, step by step; `size` is that of the quantities whose difference `left` or `right` is."""
     scale = 1 + np.abs(size)
-    resolved = np.broadcast_to(right > 10 * slack * scale, np.shape(left))
+    resolved = np.broadcast_to(np.maximum(left, right) > 10 * slack * scale, np.shape(left))
     finite = bool(np.all(np.isfinite(left)) and np.all(np.isfinite(right)))
-    ratio = float(np.max((left / np.where(right > 0, right, 1))[resolved])) if resolved.any() else float("nan")
+    ratios = np.where(right > 0, left / np.where(right > 0, right, 1), np.inf)
+    ratio = float(np.max(ratios[resolved])) if resolved.any() else float("nan")
     excess = float(np.max((left - right) / scale)) if finite else float("inf")
     # A resolved step has six digits and more: an equality may come out as 1.0000001.
     return Check(name, ratio, int(resolved.sum()), excess, finite and excess <= slack and not ratio > 1 + 1e-6)

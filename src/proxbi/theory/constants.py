@@ -1,14 +1,14 @@
 r"""The constants of the theory, and the step sizes that follow from them.
 
-Two forms of the same proof. `Constants` is the paper's, formula by formula. `SharpConstants` keeps the blocks of f and g
-apart and weighs the potential, so that all units agree. Notation, as in the paper:
+Two forms of the same proof. `Constants` is the paper's, formula by formula. `SharpConstants` keeps the blocks of f
+and g apart and weighs the potential, so that all units agree. Notation, as in the paper:
 
     e_k = |y_{k+1} - y*(x_k)|,   dx_k = |x_{k+1} - x_k|,   d_k the hypergradient estimate at x_k,   F = Phi + h.
 
 **The lower loop** (first line of equation (eq: 3)). Algorithm 1 returns the extrapolated point y^T, Nesterov's bound is
-usually stated for u_T; it holds for y^T as well. With q = 1/kappa and v_t = y^t + (y^t - u_t) / sqrt(q), Nesterov's proof
-bounds g(u_t) - g* + mu/2 |v_t - y*|^2 by (1 - sqrt(q))^t (L + mu)/2 |y^0 - y*|^2, and y^t = (u_t + sqrt(q) v_t) /
-(1 + sqrt(q)) is a mean of two points whose squared distances to y* are at most 2/mu times that. Hence
+usually stated for u_T; it holds for y^T as well. With q = 1/kappa and v_t = y^t + (y^t - u_t) / sqrt(q), Nesterov's
+proof bounds g(u_t) - g* + mu/2 |v_t - y*|^2 by (1 - sqrt(q))^t (L + mu)/2 |y^0 - y*|^2, and y^t = (u_t + sqrt(q) v_t)
+/ (1 + sqrt(q)) is a mean of two points whose squared distances to y* are at most 2/mu times that. Hence
 
     |y^T - y*|^2 <= (1 + kappa) (1 - kappa^-1/2)^T |y^0 - y*|^2,
 
@@ -18,8 +18,8 @@ least integer that makes the factor at most 1/8, so that, with y* ell-Lipschitz 
     e_{k+1}^2 <= e_k^2 / 4 + ell^2 / 4 dx_k^2.                                                            (eq: 3)
 
 **Descent.** The smoothness of Phi (eq: 2) and the prox inequality (eq: 1) add up to F(x_{k+1}) <= F(x_k) -
-(1/(2 beta) - L_Phi/2) dx_k^2 + dx_k |d_k - grad Phi(x_k)|. Lemma 1 bounds the last factor by c e_k, and Young's inequality
-c e dx <= (c^2/w) dx^2 / 2 + w e^2 / 2 with a weight w > 0 gives
+(1/(2 beta) - L_Phi/2) dx_k^2 + dx_k |d_k - grad Phi(x_k)|. Lemma 1 bounds the last factor by c e_k, and Young's
+inequality c e dx <= (c^2/w) dx^2 / 2 + w e^2 / 2 with a weight w > 0 gives
 
     F(x_{k+1}) <= F(x_k) - (1/(2 beta) - L_Phi/2 - c^2/(2w)) dx_k^2 + w/2 e_k^2.                          (eq: 4)
 
@@ -29,13 +29,14 @@ c e dx <= (c^2/w) dx^2 / 2 + w e^2 / 2 with a weight w > 0 gives
 
 - The paper takes w = 1, c^2 = Gamma, ell = kappa: beta = 1 / (2 (L_Phi + Gamma + kappa^2)) does it. L_Phi + Gamma +
   kappa^2 adds quantities of different units: rescaling f or x changes what beta is allowed.
-- The sharper form takes c = C, the Lipschitz constant in y of the map (x, y) -> f_x - g_xy g_yy^-1 f_y, and w = s = C/ell,
-  which makes the two last terms C ell / 2 and C ell / 4: beta = 1 / (2 (L_Phi + 2 C ell)) does it, in the units of 1/L_Phi.
+- The sharper form takes c = C, the Lipschitz constant in y of the map (x, y) -> f_x - g_xy g_yy^-1 f_y, and w = s =
+  C/ell, which makes the two last terms C ell / 2 and C ell / 4: beta = 1 / (2 (L_Phi + 2 C ell)) does it, in the
+  units of 1/L_Phi.
 
-**Corollary 1.** Both |G(x_{k+1})| for convex h and dist(0, dF(x_{k+1})) for any h are at most (1/beta + L_Phi) dx_k + c e_k
-(equation (eq: dPhih)). By the Cauchy-Schwarz inequality its square is at most the decrease of Proposition 1 times
-4 beta (1/beta + L_Phi)^2 + 8 c^2 / w. Here L_Phi <= 1/(2 beta), so the first term is at most 9/beta; the second is at
-most 4/beta (paper, Gamma <= 1/(2 beta)) or 2/beta (sharper, C ell <= 1/(4 beta)). The sum over k telescopes:
+**Corollary 1.** Both |G(x_{k+1})| for convex h and dist(0, dF(x_{k+1})) for any h are at most (1/beta + L_Phi) dx_k +
+c e_k (equation (eq: dPhih)). By the Cauchy-Schwarz inequality its square is at most the decrease of Proposition 1
+times 4 beta (1/beta + L_Phi)^2 + 8 c^2 / w. Here L_Phi <= 1/(2 beta), so the first term is at most 9/beta; the second
+is at most 4/beta (paper, Gamma <= 1/(2 beta)) or 2/beta (sharper, C ell <= 1/(4 beta)). The sum over k telescopes:
 
     min_{1 <= k <= K} |G(x_k)|^2 <= c_1 / (beta K) (H_0 - inf F)      with c_1 = 32 as printed (13 would do), or 11.
 """
@@ -140,7 +141,7 @@ class Constants(Schedule):
 
     >>> c = Constants(mu=0.1, L=1.0, M=1.0, tau=0.0, rho=0.0)
     >>> c.T, round(c.L_Phi, 6), round(c.Gamma), round(1 / c.beta)
-    (12, 121.0, 10396, 21233)
+    (12, 121.0, 10398, 21237)
     """
 
     M: float
@@ -149,7 +150,9 @@ class Constants(Schedule):
 
     @property
     def L_Phi(self) -> float:
-        """Lemma 1, as printed. Its tau M^2 / mu should read tau M / mu (see `L_Phi_corrected`), and is too small for M < 1."""
+        """Lemma 1, as printed. Its tau M^2 / mu should read tau M / mu (see `L_Phi_corrected`), and is too small for
+        M < 1.
+        """
         return self.L_Phi_corrected + self.tau * (self.M**2 - self.M) / self.mu
 
     @property
@@ -216,7 +219,7 @@ class SharpConstants(Schedule):
             _check.positive(name, getattr(self, name))
 
     # D = f_x - g_xy v with g_yy v = f_y. Between two points z, z', with v and v' there,
-    #     D - D' = (f_x - f_x') - (g_xy - g_xy') v - g_xy' (v - v'),   v - v' = g_yy'^-1 (f_y - f_y' - (g_yy - g_yy') v),
+    # D - D' = (f_x - f_x') - (g_xy - g_xy') v - g_xy' (v - v'),   v - v' = g_yy'^-1 (f_y - f_y' - (g_yy - g_yy') v),
     # so a change of y alone costs C, a change of x alone C_x, and y* adds ell = |g_xy| / mu times C to the latter.
     @classmethod
     def from_blocks(
@@ -237,7 +240,8 @@ class SharpConstants(Schedule):
         """From bounds on the blocks: `cross` on g_xy, `adjoint` on v (M / mu always is one), `f_xx`, ... on the second
         derivatives of f, `tau_x`, ... on the Lipschitz constants of g_xy and g_yy in x and in y.
 
-        C = f_xy + tau_y |v| + |g_xy|/mu (f_yy + rho_y |v|), C_x the same with x for y, ell = |g_xy|/mu, L_Phi = C_x + C ell.
+        C = f_xy + tau_y |v| + |g_xy|/mu (f_yy + rho_y |v|), C_x the same with x for y, ell = |g_xy|/mu, L_Phi = C_x +
+        C ell.
         """
         ell = cross / mu
         in_y = f_xy + tau_y * adjoint + ell * (f_yy + rho_y * adjoint)

@@ -27,7 +27,9 @@ class Ritz(NamedTuple):
     largest: Scalar
     """A lower bound of the largest eigenvalue."""
     smallest_residual: Scalar
-    """|A q - smallest q| for the Ritz vector q: there is an eigenvalue this close to `smallest` (not: the smallest one)."""
+    """|A q - smallest q| for the Ritz vector q: there is an eigenvalue this close to `smallest` (not: the smallest
+    one).
+    """
     largest_residual: Scalar
 
     @property
@@ -36,9 +38,9 @@ class Ritz(NamedTuple):
         return jnp.maximum(jnp.abs(self.smallest), jnp.abs(self.largest))
 
 
-# Full reorthogonalisation, twice: without it rounding makes copies of the extreme Ritz values. Where the Krylov space is
-# exhausted the process starts afresh with a random vector orthogonal to all it has: the tridiagonal matrix gets a 0
-# there, and an eigenvector that the first start happened to miss is found after all.
+# Full reorthogonalisation, twice: without it rounding makes copies of the extreme Ritz values. Where the Krylov space
+# is exhausted the process starts afresh with a random vector orthogonal to all it has: the tridiagonal matrix gets a
+# 0 there, and an eigenvector that the first start happened to miss is found after all.
 @eqx.filter_jit
 def lanczos(matvec: Callable[[PyTree], PyTree], like: PyTree, steps: int, key: PRNGKeyArray) -> Ritz:
     """`steps` steps (at most the dimension) for the symmetric `matvec` on vectors shaped as `like`.

@@ -90,8 +90,8 @@ def _blocks(problem: Problem, linear: LinearSolver, x: PyTree, y: PyTree, key: P
     return Blocks(v, cross_norm(problem, x, y, PRODUCTS, first), upper_smoothness(problem, x, y, PRODUCTS, second))
 
 
-# The Hessians are probed along the adjoint v: (g_yy - g_yy') v and (g_xy - g_xy') v are what the proofs bound by rho and
-# tau times |v|.
+# The Hessians are probed along the adjoint v: (g_yy - g_yy') v and (g_xy - g_xy') v are what the proofs bound by rho
+# and tau times |v|.
 def measure(
     problem: Problem, linear: LinearSolver, exactly: Exactly, x: PyTree, y0: PyTree, key: PRNGKeyArray
 ) -> tuple[dict[str, float], list[Finding]]:

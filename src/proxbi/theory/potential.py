@@ -2,8 +2,8 @@ r"""The potential of Proposition 1, recorded along a run.
 
     H(x, y') = Phi(x) + h(x) + 7/8 w |y^T(x, y') - y*(x)|^2
 
-Its second argument is the *warm start*: H(x_k, y_k) is made with y_{k+1} = y^T(x_k, y_k), the y that step k ends with, and
-not with T more steps from there.
+Its second argument is the *warm start*: H(x_k, y_k) is made with y_{k+1} = y^T(x_k, y_k), the y that step k ends
+with, and not with T more steps from there.
 """
 
 from typing import NamedTuple
@@ -12,7 +12,7 @@ import equinox as eqx
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jaxtyping import Array, Float, Int, PyTree
+from jaxtyping import Array, Float, PyTree
 
 from proxbi import _tree
 from proxbi.hypergradient import AID
@@ -34,7 +34,8 @@ def algorithm_1(
     linear: LinearSolver | None = None,
     warm: bool = True,
 ) -> ProxBiO:
-    """The paper's Algorithm 1 with the step sizes of `schedule`, an exact adjoint solve, and whatever is to be different.
+    """The paper's Algorithm 1 with the step sizes of `schedule`, an exact adjoint solve, and whatever is to be
+    different.
 
     **Arguments:**
 
@@ -76,10 +77,6 @@ class Trace(NamedTuple):
     """|y*(x_k) - y*(x_{k-1})|; 0 for k = 0."""
     extent: Float[np.ndarray, " steps"]
     """The largest entry of y_{k+1}, and of x_k."""
-    calls: Int[np.ndarray, " steps"]
-    """Oracle calls of step k, of all kinds."""
-    adjoint: Float[np.ndarray, " steps"]
-    """|v_k|."""
 
     @property
     def value(self) -> Float[np.ndarray, " steps"]:
@@ -94,7 +91,7 @@ class Trace(NamedTuple):
 def record(problem: Problem, solver: ProxBiO, reference: Reference, x0: PyTree, y0: PyTree, steps: int) -> Trace:
     """`steps` + 1 steps of `solver` (an AID one), and what the theory says about each."""
     traced = _record(problem, solver, reference, x0, y0, steps + 1)
-    return Trace(*map(np.asarray, traced))
+    return Trace(**{name: np.asarray(series) for name, series in traced.items()})
 
 
 class _Carry(NamedTuple):
@@ -106,18 +103,18 @@ class _Carry(NamedTuple):
 @eqx.filter_jit
 def _record(
     problem: Problem, solver: ProxBiO, reference: Reference, x0: PyTree, y0: PyTree, steps: int
-) -> tuple[Array, ...]:
+) -> dict[str, Array]:
     beta, h, key = solver.step_size, problem.regularizer, jax.random.key(0)
 
-    def step(at: _Carry, _: None) -> tuple[_Carry, Trace]:
+    def step(at: _Carry, _: None) -> tuple[_Carry, dict[str, Array]]:
         state, x = at.state, at.state.x
-        after, info = solver.step(problem, state, key)
+        after = solver.step(problem, state, key)[0]
         y, v = after.y, after.aux
         solution, phi, gradient = reference(x)
         # d_k again, from the y and v that step k ended with: recovering it from x_{k+1} would lose its digits.
         estimate = _tree.subtract(problem.grad_upper(x, y)[0], problem.cross(x, y)(v))
         nearest = h.prox(_tree.axpy(-beta, gradient, x), beta)
-        seen = Trace(
+        seen = dict(
             phi=phi,
             h=h.value(x),
             error=_distance(y, solution),
@@ -130,14 +127,12 @@ def _record(
             gradient_moved=_distance(gradient, at.gradient),
             solution_moved=_distance(solution, at.solution),
             extent=jnp.stack([jnp.max(jnp.abs(leaf)) for leaf in jax.tree.leaves((x, y))]).max(),
-            calls=jnp.asarray(info.counts.total),
-            adjoint=_tree.norm(v),
         )
         return _Carry(after, solution, gradient), seen
 
     first = reference(x0)
     start = _Carry(solver.init(problem, x0, y0), first.solution, first.gradient)
-    return tuple(jax.lax.scan(step, start, length=steps)[1])
+    return jax.lax.scan(step, start, length=steps)[1]
 
 
 def _distance(left: PyTree, right: PyTree) -> Array:

@@ -1,6 +1,6 @@
 """Looking at a problem from outside: does a gradient jump, does the objective grow?"""
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import NamedTuple
 
 import equinox as eqx
@@ -46,7 +46,9 @@ class Steepness(NamedTuple):
 Map = Callable[[PyTree], PyTree]
 
 
-def steepness(functions: dict[str, Map], at: PyTree, directions: dict[str, PyTree]) -> dict[tuple[str, str], Steepness]:
+def steepness(
+    functions: Mapping[str, Map], at: PyTree, directions: dict[str, PyTree]
+) -> dict[tuple[str, str], Steepness]:
     """For each function and direction: cut the segment from `at` to `at` + direction, and half as much on
     either side, in 32 pieces, take the one with the largest quotient, cut that, and once more.
     """
@@ -55,7 +57,7 @@ def steepness(functions: dict[str, Map], at: PyTree, directions: dict[str, PyTre
 
 
 @eqx.filter_jit
-def _zoom(functions: dict[str, Map], at: PyTree, directions: dict[str, PyTree]) -> dict[str, dict[str, Array]]:
+def _zoom(functions: Mapping[str, Map], at: PyTree, directions: dict[str, PyTree]) -> dict[str, dict[str, Array]]:
     stacked = jax.tree.map(lambda *leaves: jnp.stack(leaves), *directions.values())
     found = {name: jax.lax.map(Partial(_quotients, function, at), stacked) for name, function in functions.items()}
     return {name: dict(zip(directions, quotients, strict=True)) for name, quotients in found.items()}

@@ -4,8 +4,8 @@ r"""Theorem 2: how fast H(x_k, y_k) falls, read from a run and compared with wha
     theta = 1/2:   H_k - H* = O((1 + C)^-k)                                a line in semilog axes
     theta > 1/2:   H_k - H* = O(exp(-(1/(2(1 - theta)))^{k - k_0}))        digits multiply in each step
 
-(The paper's (eq: superlinear_converge) has lost its exp; its proof has it.) H is quadratic in the lower error, so its KL
-exponent is at most 1/2, and the last line empty, unless the lower solve is exact.
+(The paper's (eq: superlinear_converge) has lost its exp; its proof has it.) H is quadratic in the lower error, so its
+KL exponent is at most 1/2, and the last line empty, unless the lower solve is exact.
 """
 
 import math

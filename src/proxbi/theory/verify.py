@@ -1,8 +1,9 @@
-r"""The checks of the theory on a problem of one's own: what its constants look like, which assumption looks violated, and
-how much of the decrease that happens Proposition 1 asks for.
+r"""The checks of the theory on a problem of one's own: what its constants look like, which assumption looks violated,
+and how much of the decrease that happens Proposition 1 asks for.
 
-What is found here is evidence and not proof: points are sampled, Ritz values lie inside the spectrum, segments miss what
-is beside them. A violation that is reported was seen; an assumption that is not reported as violated was only not refuted.
+What is found here is evidence and not proof: points are sampled, Ritz values lie inside the spectrum, segments miss
+what is beside them. A violation that is reported was seen; an assumption that is not reported as violated was only
+not refuted.
 """
 
 import equinox as eqx

@@ -18,7 +18,9 @@ Row = dict[str, Any]
 
 
 def inequalities(kappas: Sequence[float], seed: int, tick: Callable[[], None]) -> list[Row]:
-    """One row for each problem, kappa, form of the constants and inequality: how close it comes, and whether it holds."""
+    """One row for each problem, kappa, form of the constants and inequality: how close it comes, and whether it
+    holds.
+    """
     rows = []
     for kind in KINDS:
         for kappa in kappas:
@@ -74,7 +76,7 @@ def _minimum(h: Any, closed: tuple[Any, Any], x0: Array, step: float, steps: int
     return jax.lax.fori_loop(0, steps, move, start)[3]
 
 
-LIMITS = {
+LIMITS: dict[str, Callable[..., Analytic]] = {
     "A: quadratic, l1": analytic.spectral_quadratic,
     "B: sum |y|^4": analytic.kl_dial,
     "C: sharp, |x|": analytic.sharp_minimum,

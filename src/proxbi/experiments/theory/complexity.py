@@ -1,14 +1,15 @@
 r"""How the work to |G(x)| <= eps grows with kappa, for plain and accelerated lower loops.
 
 The problem, `analytic.stiff_quadratic`: Phi = |A^-1 x - a|^2 / 2 with curvatures from 1 to kappa^2. It is as hard as
-quadratic problems get: L_Phi = kappa^2 = C ell, so beta must be of order kappa^-2, and the directions of curvature 1 then
-take of order kappa^2 steps. With T of order kappa (plain) or sqrt(kappa) ln kappa (accelerated) that is kappa^3 and
-kappa^2.5 ln kappa lower steps in all.
+quadratic problems get: L_Phi = kappa^2 = C ell, so beta must be of order kappa^-2, and the directions of curvature 1
+then take of order kappa^2 steps. With T of order kappa (plain) or sqrt(kappa) ln kappa (accelerated) that is kappa^3
+and kappa^2.5 ln kappa lower steps in all.
 
-The paper's kappa^4 and kappa^3.5 are one power higher, from beta = O(kappa^-3): that is L_Phi = O(kappa^3), which takes a
-g_yy that varies (rho > 0), and in the lumped constants Gamma = O(kappa^3) even where it does not. As beta tends to 0 the
-iterates follow the gradient flow of Phi + h, and the steps to eps are (flow time) / beta: so the flow time measured here and
-the paper's T and beta give the work that the paper's own parameters would take. At small kappa this is also run.
+The paper's kappa^4 and kappa^3.5 are one power higher, from beta = O(kappa^-3): that is L_Phi = O(kappa^3), which
+takes a g_yy that varies (rho > 0), and in the lumped constants Gamma = O(kappa^3) even where it does not. As beta
+tends to 0 the iterates follow the gradient flow of Phi + h, and the steps to eps are (flow time) / beta: so the flow
+time measured here and the paper's T and beta give the work that the paper's own parameters would take. At small kappa
+this is also run.
 """
 
 from collections.abc import Callable, Sequence

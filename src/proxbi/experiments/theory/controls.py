@@ -29,7 +29,7 @@ class FreezesAtZero(NegativeCappedL1):
 
 def controls(seed: int) -> list[Row]:
     """All of them; `fails` must be True in every row but those of what they are compared with."""
-    return [*_too_few_lower_steps(seed), *_too_long_steps(seed), *_cold_adjoint(seed), *_sign_of_zero(seed)]
+    return [*too_few_lower_steps(seed), *too_long_steps(seed), *cold_adjoint(seed), *sign_of_zero(seed)]
 
 
 def _row(control: str, setting: str, check: str, measured: float, allowed: float, must_fail: bool = True) -> Row:
@@ -47,7 +47,8 @@ def _proposition(trace: Trace, made: Analytic, beta: float | None = None) -> flo
     return next(check.ratio for check in checks if check.name == "Proposition 1")
 
 
-def _too_few_lower_steps(seed: int) -> list[Row]:
+def too_few_lower_steps(seed: int) -> list[Row]:
+    """T = 1 instead of the T of Proposition 1."""
     rows = []
     for kappa in (20.0, 100.0, 1000.0):
         made = analytic.spectral_quadratic(kappa, seed=seed)
@@ -58,7 +59,8 @@ def _too_few_lower_steps(seed: int) -> list[Row]:
     return rows
 
 
-def _too_long_steps(seed: int) -> list[Row]:
+def too_long_steps(seed: int) -> list[Row]:
+    """An outer step above 2 / L_Phi, with the true L_Phi; and a fine one that is longer than the theory allows."""
     made = analytic.spectral_quadratic(10.0, seed=seed)
     rows = []
     for factor in (2.2, 0.5):
@@ -69,18 +71,20 @@ def _too_long_steps(seed: int) -> list[Row]:
     return rows
 
 
-def _cold_adjoint(seed: int) -> list[Row]:
+def cold_adjoint(seed: int) -> list[Row]:
+    """Two CG steps from zero for the adjoint: x converges, but not to a critical point. From the last v it does."""
     made = analytic.spectral_quadratic(50.0, seed=seed)
     rows = []
     for warm in (False, True):
-        trace = _run(made, 20_000, linear=CG(3, 1e-12), warm=warm)
-        setting = f"A, kappa = 50, {'warm' if warm else 'cold'} CG of 3 steps"
+        trace = _run(made, 50_000, linear=CG(2, 1e-12), warm=warm)
+        setting = f"A, kappa = 50, {'warm' if warm else 'cold'} CG of 2 steps"
         gap = float(trace.mapping[-1] / trace.mapping[0])
-        rows.append(_row("cold truncated adjoint", setting, "|G| after 20,000 steps / first", gap, 1e-3, not warm))
+        rows.append(_row("cold truncated adjoint", setting, "|G| after 50,000 steps / first", gap, 1e-2, not warm))
     return rows
 
 
-def _sign_of_zero(seed: int) -> list[Row]:
+def sign_of_zero(seed: int) -> list[Row]:
+    """A prox that keeps 0, where it should leave: the run stays at a local maximum of Phi + h."""
     made = analytic.kl_dial(2.0, 2.0, seed=seed)
     made = made._replace(x0=jnp.zeros_like(made.x0))
     least = -len(made.x0) * 0.5**2 / 2  # of x^2/2 - 0.5 |x|, at x = +-0.5

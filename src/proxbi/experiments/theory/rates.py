@@ -1,4 +1,4 @@
-"""Theorem 2: the KL exponent dialled from 1/6 to 1/2 (problem B) and beyond (problem C), and the slopes that come out."""
+"""Theorem 2: the KL exponent dialled from 1/6 to 1/2 (problem B) and beyond (problem C), and the slopes."""
 
 import math
 from typing import Any
@@ -16,9 +16,9 @@ EXPONENTS = (6.0, 4.0, 3.0, 2.0)
 
 
 def dial(kappa: float, steps: int, seed: int) -> tuple[list[Row], list[Row]]:
-    """Phi = sum |x_i|^q / q has theta = 1/q: slopes of H_k, fitted and predicted, for q = 6, 4, 3 and 2; and the series.
+    """Phi = sum |x_i|^q / q has theta = 1/q: slopes of H_k, fitted and predicted, for four q; and the series.
 
-    For q = 2, where Theorem 2 only says "linear", the rate is known: Phi = |x|^2 / 2 falls by (1 - beta)^2 in each step.
+    For q = 2, where Theorem 2 only says "linear", the rate is known: Phi = |x|^2 / 2 falls by (1 - beta)^2 a step.
     """
     table, series = [], []
     for q in EXPONENTS:
@@ -51,8 +51,9 @@ def dial(kappa: float, steps: int, seed: int) -> tuple[list[Row], list[Row]]:
 def beyond(seed: int, steps: int = 30) -> tuple[list[Row], list[Row]]:
     """theta = 2/3 and theta = 1, with the lower problem solved exactly and not: digits that multiply, or not.
 
-    Theorem 2 guarantees order 1 / (2 (1 - theta)) at least, 3/2 for theta = 2/3, if H has that exponent. Phi + h has it;
-    H is quadratic in the lower error, and has it only where that is zero. For theta = 1 the steps are finitely many.
+    Theorem 2 guarantees order 1 / (2 (1 - theta)) at least, 3/2 for theta = 2/3, if H has that exponent. Phi + h has
+    it; H is quadratic in the lower error, and has it only where that is zero. For theta = 1 the steps are finitely
+    many.
     """
     table, series = [], []
     for power, theta in ((1.5, 2 / 3), (1.0, 1.0)):

@@ -78,5 +78,6 @@ def _paper(rows: list[Row]) -> Row:
 
 def _controls(rows: list[Row]) -> Row:
     broken, kept = ([r for r in rows if r["must fail"] is must] for must in (True, False))
-    evidence = f"{sum(r['fails'] for r in broken)} of {len(broken)} fail, and {sum(r['fails'] for r in kept)} of their {len(kept)} sound twins"
+    failed, wrongly = (sum(r["fails"] for r in some) for some in (broken, kept))
+    evidence = f"{failed} of {len(broken)} fail, and {wrongly} of their {len(kept)} sound twins"
     return _row("Negative controls fail", all(r["as it must"] for r in rows), evidence)
