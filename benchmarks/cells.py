@@ -1,6 +1,6 @@
 """How much cheaper the cells of Table 1 are together than one after another, in one process, interleaved.
 
-    python benchmarks/cells.py [--steps 3] [--repeats 3] [--dataset mnist|digits] [--p 0.1,0.2,0.4]
+python benchmarks/cells.py [--steps 3] [--repeats 3] [--dataset mnist|digits] [--p 0.1,0.2,0.4]
 """
 
 import argparse

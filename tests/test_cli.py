@@ -3,7 +3,6 @@
 import csv
 
 import pytest
-
 from tests.test_demo import proxbi
 
 
@@ -40,3 +39,14 @@ def test_wrong_arguments_are_named_and_exit_with_2(arguments, named):
     assert ran.returncode == 2
     assert named in ran.stderr
     assert "Traceback" not in ran.stderr
+
+
+@pytest.mark.slow
+def test_verify_theory_writes_its_report(tmp_path):
+    out = tmp_path / "results"
+    ran = proxbi("verify", "theory", "--quick", "--out", out)
+    assert ran.returncode == 0, ran.stdout + ran.stderr
+    names = {path.name for path in out.iterdir()}
+    assert {"report.html", "verdicts.csv", "inequalities.csv", "potential.png", "rates.svg"} <= names
+    verdicts = list(csv.DictReader((out / "verdicts.csv").read_text().splitlines()))
+    assert {row["holds"] for row in verdicts} == {"True"}

@@ -12,7 +12,7 @@ import proxbi
 
 ROOT = Path(proxbi.__file__).parent
 ORDER = [
-    ["_tree", "_check"],
+    ["_tree", "_check", "_module"],
     ["regularizers"],
     ["problem"],
     ["lower", "linear"],

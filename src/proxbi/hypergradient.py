@@ -15,13 +15,14 @@ import jax
 from jaxtyping import PyTree
 
 from proxbi import _check, _tree
+from proxbi._module import Module
 from proxbi._tree import Scalar
 from proxbi.linear import CG, LinearInfo, LinearSolver, Neumann
 from proxbi.lower import FixedLength, LowerSolver
 from proxbi.problem import Counts, Problem
 
 
-class HypergradientEstimate(eqx.Module):
+class HypergradientEstimate(Module):
     """An estimate of grad Phi(x), what it cost and how far its two equations are from being solved."""
 
     grad: PyTree
@@ -36,7 +37,7 @@ class HypergradientEstimate(eqx.Module):
     """The outcome of the adjoint solve; None for ITD, which has none."""
 
 
-class Hypergradient(eqx.Module):
+class Hypergradient(Module):
     """A way to estimate grad Phi: `hg(problem, x, y, aux)` with `aux = hg.init(problem, x, y)` at the start."""
 
     @abstractmethod

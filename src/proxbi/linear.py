@@ -13,6 +13,7 @@ from jax.tree_util import Partial
 from jaxtyping import Array, Int, PyTree
 
 from proxbi import _check, _tree
+from proxbi._module import Module
 from proxbi._tree import Scalar
 
 Matvec = Callable[[PyTree], PyTree]
@@ -46,7 +47,7 @@ class LinearInfo(NamedTuple):
     """Products with H, those that measured the residual included."""
 
 
-class LinearSolver(eqx.Module):
+class LinearSolver(Module):
     """Anything with `solve(matvec, b, v0)`; v0 = None starts at zero and saves the product that a warm start needs."""
 
     @abstractmethod

@@ -12,10 +12,11 @@ import optimistix
 from jaxtyping import PyTree
 
 from proxbi import _check, _tree
+from proxbi._module import Module
 from proxbi.problem import Counts, Problem, differentiable_grad_lower
 
 
-class LowerSolver(eqx.Module):
+class LowerSolver(Module):
     """Anything with `solve(problem, x, y)`: the answer and the oracles it took."""
 
     @abstractmethod

@@ -10,13 +10,14 @@ from jaxtyping import Array, PyTree
 
 from proxbi import _tree
 from proxbi._check import Number, as_float, non_negative
+from proxbi._module import Module
 from proxbi._tree import Scalar
 
 if TYPE_CHECKING:
     from proxbi.regularizers.calculus import Conjugate, Scaled, Shifted
 
 
-class Regularizer(eqx.Module):
+class Regularizer(Module):
     r"""A proper, closed function h with
 
     $$\mathrm{prox}_{t h}(x) \in \arg\min_u \; h(u) + \tfrac{1}{2t}\lVert u - x\rVert^2 .$$

@@ -3,15 +3,15 @@
 from abc import abstractmethod
 from typing import Any
 
-import equinox as eqx
 from jaxtyping import PRNGKeyArray
 
+from proxbi._module import Module
 from proxbi._tree import Scalar
 from proxbi.linear import LinearInfo
 from proxbi.problem import Counts, Problem
 
 
-class Info(eqx.Module):
+class Info(Module):
     """What one step reports: nothing here is needed by the next step."""
 
     stationarity: Scalar
@@ -23,7 +23,7 @@ class Info(eqx.Module):
     counts: Counts
 
 
-class Solver(eqx.Module):
+class Solver(Module):
     """An outer solver: `init` makes a state that has `x` and `y`, `step` moves it. Both pure, so `jit` and `vmap`
     apply.
     """

@@ -1,97 +1,16 @@
-"""The command line: argument parsing; each command is one call."""
+"""`proxbi reproduce`."""
 
-import csv
 import json
 import shutil
-import sys
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
 from enum import StrEnum
 from pathlib import Path
 from typing import Annotated, Any
 
-try:
-    import typer
-    from rich.console import Console
-    from rich.table import Table
-except ImportError:
-    sys.exit("proxbi: the command line needs typer and rich: pip install 'proxbi[cli]'.")
+import typer
+from rich.console import Console
 
-app = typer.Typer(
-    no_args_is_help=True,
-    add_completion=False,
-    pretty_exceptions_enable=False,
-    context_settings={"help_option_names": ["-h", "--help"]},
-    help="Bilevel optimization with an upper-level prox: min_x f(x, y*(x)) + h(x).",
-)
-
-
-def main() -> None:
-    """Run the command line; bad arguments and files end in one sentence and exit code 2, a failed run in exit code
-    1.
-    """
-    from proxbi.result import SolveError
-
-    try:
-        app()
-    except SolveError as error:
-        _fail(str(error), 1)
-    except (ValueError, OSError, ImportError) as error:
-        _fail(str(error), 2)
-
-
-def _fail(message: str, code: int) -> None:
-    print(f"proxbi: {message}", file=sys.stderr)
-    sys.exit(code)
-
-
-def _version(wanted: bool) -> None:
-    if wanted:
-        from proxbi import __version__
-
-        typer.echo(f"proxbi {__version__}")
-        raise typer.Exit
-
-
-@app.callback()
-def _options(
-    version: Annotated[
-        bool, typer.Option("--version", callback=_version, is_eager=True, help="Show the version.")
-    ] = False,
-) -> None:
-    """Options before the command."""
-
-
-@app.command()
-def demo(
-    noise: Annotated[float, typer.Option(min=0, max=0.8, help="Share of training labels to spoil.")] = 0.4,
-    steps: Annotated[int, typer.Option(min=1, help="Outer steps.")] = 200,
-    seed: Annotated[int, typer.Option(min=0, help="Seed of the split and the noise.")] = 0,
-    out: Annotated[Path, typer.Option(help="Folder for the results.", file_okay=False)] = Path("proxbi-demo"),
-) -> None:
-    """Clean spoiled labels of scikit-learn's digits by proximal BiO-AIDm. Nothing is downloaded.
-
-    Example: proxbi demo --noise 0.4 --out results
-    """
-    from proxbi import plot
-    from proxbi.callbacks import Progress
-    from proxbi.checkpoint import require_writable
-    from proxbi.experiments import demo as experiment
-
-    require_writable(out)
-    found = experiment.run(noise, steps, seed, [Progress("cleaning")])
-    detection = experiment.detection(found.weights, found.wrong)
-    console = Console()
-    _print_table(console, f"{noise:.0%} of 1,000 labels spoiled, 200 rows trusted", found.table)
-    _print_table(console, "spoiled labels found (weight below 1/2)", [detection])
-    console.print(str(found.result), highlight=False)
-
-    found.result.to_frame().to_csv(out / "history.csv", index=False)
-    _write_weights(out / "weights.csv", found)
-    (out / "summary.json").write_text(json.dumps({"table": found.table, "detection": detection}, indent=2))
-    for kind in ("png", "svg"):
-        plot.cleaning(found.result.history, found.weights, found.wrong).savefig(out / f"demo.{kind}", dpi=150)
-    console.print(f"Written to {out}: demo.png, demo.svg, history.csv, weights.csv, summary.json", highlight=False)
+from proxbi.cli._app import app
+from proxbi.cli._output import print_table, progress_bar, write_csv
 
 
 class _Protocol(StrEnum):
@@ -186,13 +105,13 @@ def _reproduce(
     require_writable(out)
     runs = [paper.Run(cell, seed) for cell in chosen for seed in numbers]
     unfinished = out / ".unfinished"
-    with _bar(f"{what}, {len(runs)} runs") as tick:
+    with progress_bar(f"{what}, {len(runs)} runs") as tick:
         curves = paper.run(runs, protocols.PROTOCOLS[protocol], splits, folder=unfinished, tick=tick)
     table = paper_report.table_rows(paper.table(curves), short=protocol is _Protocol.published)
 
-    _write_csv(out / "table1.csv", [_as_printed(row) for row in table])
-    _write_csv(out / "details.csv", table)
-    _write_csv(out / "curves.csv", curves)
+    write_csv(out / "table1.csv", [_as_printed(row) for row in table])
+    write_csv(out / "details.csv", table)
+    write_csv(out / "curves.csv", curves)
     (out / "table1.json").write_text(json.dumps(table, indent=2))
     for currency in ("inner_steps", "calls"):
         for kind in ("png", "svg"):
@@ -204,7 +123,7 @@ def _reproduce(
 
     console = Console()
     is_published = protocol is _Protocol.published and dataset is _Dataset.mnist
-    _print_table(console, title, paper_report.compared(table) if is_published else [_as_printed(row) for row in table])
+    print_table(console, title, paper_report.compared(table) if is_published else [_as_printed(row) for row in table])
     console.print(f"Written to {out}: report.html, table1.csv, details.csv, curves.csv, figure1-*", highlight=False)
 
 
@@ -212,41 +131,3 @@ def _as_printed(row: dict[str, Any]) -> dict[str, Any]:
     gamma = "" if row["gamma"] is None else f"{row['gamma']:.1f}"
     numbers = {"accuracy_percent": f"{row['accuracy_percent']:.2f}", "loss": f"{row['loss']:.6f}"}
     return {"method": row["method"], "gamma": gamma, "p": row["p"], **numbers}
-
-
-@contextmanager
-def _bar(label: str) -> Iterator[Callable[[int, int], None]]:
-    """A progress bar on a terminal, nothing elsewhere."""
-    from rich.progress import Progress
-
-    with Progress(console=Console(stderr=True), disable=not sys.stderr.isatty()) as bar:
-        task = bar.add_task(label, total=None)
-        yield lambda done, total: bar.update(task, completed=done, total=total)
-
-
-def _write_csv(path: Path, rows: list[dict[str, Any]]) -> None:
-    with path.open("w", newline="") as file:
-        writer = csv.DictWriter(file, rows[0])
-        writer.writeheader()
-        writer.writerows(rows)
-
-
-def _write_weights(path: Path, found: Any) -> None:
-    lines = [
-        f"{row},{weight:.6g},{int(wrong)}"
-        for row, (weight, wrong) in enumerate(zip(found.weights, found.wrong, strict=True))
-    ]
-    path.write_text("\n".join(["row,weight,wrong", *lines, ""]))
-
-
-def _print_table(console: Console, title: str, rows: list[dict[str, Any]]) -> None:
-    table = Table(title=title, title_justify="left", title_style="bold")
-    for name in rows[0]:
-        table.add_column(name, justify="left" if isinstance(rows[0][name], str) else "right")
-    for row in rows:
-        table.add_row(*(f"{value:.3f}" if isinstance(value, float) else str(value) for value in row.values()))
-    console.print(table)
-
-
-if __name__ == "__main__":
-    main()

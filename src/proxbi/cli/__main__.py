@@ -1,0 +1,5 @@
+"""`python -m proxbi.cli`."""
+
+from proxbi.cli import main
+
+main()

@@ -1,0 +1,58 @@
+"""`proxbi verify`."""
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+from rich.console import Console
+
+from proxbi.cli._app import app
+from proxbi.cli._output import print_table, progress_bar, write_csv
+
+verify = typer.Typer(no_args_is_help=True, help="Check the paper's theorems by running them.")
+app.add_typer(verify, name="verify")
+
+
+@verify.callback()
+def _options() -> None:
+    """Check the paper's theorems by running them."""
+
+
+@verify.command()
+def theory(
+    quick: Annotated[bool, typer.Option("--quick", help="Shorter runs, about half the time.")] = False,
+    seed: Annotated[int, typer.Option(min=0, help="Seed of the problems.")] = 0,
+    out: Annotated[Path, typer.Option(help="Folder for the results.", file_okay=False)] = Path("proxbi-theory"),
+) -> None:
+    """Every bound on problems with closed form, the rates, the complexity, and controls that must fail.
+
+    Exit code 1 if a claim does not hold.
+
+    Example: proxbi verify theory --quick --out results
+    """
+    from proxbi.checkpoint import require_writable
+    from proxbi.experiments import theory as experiment
+    from proxbi.plot import theory as figures
+    from proxbi.report import write_page
+
+    require_writable(out)
+    with progress_bar("theory") as tick:
+        result = experiment.run(quick=quick, seed=seed, progress=tick)
+    for name, rows in result.tables().items():
+        write_csv(out / f"{name}.csv", rows)
+    drawn = {
+        "potential": figures.potential(result.potentials),
+        "rates": figures.rates(result.dial_series, result.beyond_series),
+        "complexity": figures.complexity(result.complexity, result.paper_runs),
+    }
+    for name, figure in drawn.items():
+        for kind in ("png", "svg"):
+            figure.savefig(out / f"{name}.{kind}", dpi=150)
+    command = f"proxbi verify theory{' --quick' if quick else ''} --seed {seed}"
+    write_page(out / "report.html", "The paper's theorems, run", command, experiment.report_blocks(result))
+
+    console = Console()
+    print_table(console, "The paper's theorems, run", result.verdicts)
+    console.print(f"Written to {out}: report.html, potential, rates and complexity as PNG and SVG, CSV tables")
+    if not result.holds:
+        raise typer.Exit(1)
