@@ -217,3 +217,18 @@ def test_counts_are_pytrees() -> None:
     summed = jax.jit(lambda n: Counts(hvp=n) + Counts(hvp=1, cross=n))(jnp.int32(2))
     assert summed.as_dict() == (Counts(hvp=3, cross=2)).as_dict()
     assert int(summed.total) == 5
+
+
+def test_methods_can_be_compiled_as_one_would_write_it() -> None:
+    """`jax.jit` hashes what it compiles: regularizers and solvers have a hash, arrays have none."""
+    from proxbi import AID, MCP, GradientDescent, ProxBiO
+
+    x, y = jnp.array([0.5, 3.0]), jnp.zeros(2)
+    problem = Problem(lambda x, y: jnp.sum((y - 2) ** 2), lambda x, y: jnp.sum((y - x) ** 2), MCP(1.0, 2.0))
+    hypergradient = AID(GradientDescent(0.5, steps=1))
+    solver = ProxBiO(hypergradient, 0.1)
+    for _ in range(2):
+        assert jnp.array_equal(jax.jit(problem.regularizer.prox)(x, 1.0), problem.regularizer.prox(x, 1.0))
+        assert jnp.allclose(jax.jit(hypergradient)(problem, x, y, y).grad, 2 * (x - 2))
+        state, _ = jax.jit(solver.step)(problem, solver.init(problem, x, y), jax.random.key(0))
+        assert state.x.shape == (2,)

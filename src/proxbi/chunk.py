@@ -72,9 +72,8 @@ def advance(
             info=_tree.where(good | (at.steps == 0), info, at.info),  # of the last good step, if there was one
         )
 
-    blank = jax.tree.map(
-        lambda leaf: jnp.zeros(leaf.shape, leaf.dtype), jax.eval_shape(solver.step, problem, state, key)[1]
-    )
+    _, shapes = jax.eval_shape(lambda: solver.step(problem, state, key))
+    blank = jax.tree.map(lambda leaf: jnp.zeros(leaf.shape, leaf.dtype), shapes)
     none = Counts(*[jnp.int32(0)] * len(vars(Counts())))
     start = Chunk(state, jnp.int32(0), jnp.int32(HEALTHY), none, blank)
     return jax.lax.while_loop(lambda at: (at.steps < steps) & (at.fault == HEALTHY), body, start)

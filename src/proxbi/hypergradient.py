@@ -22,7 +22,7 @@ from proxbi.lower import FixedLength, LowerSolver
 from proxbi.problem import Counts, Problem
 
 
-class HypergradientEstimate(Module):
+class HypergradientEstimate(eqx.Module):
     """An estimate of grad Phi(x), what it cost and how far its two equations are from being solved."""
 
     grad: PyTree

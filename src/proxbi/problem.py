@@ -15,14 +15,13 @@ import jax
 from jax.tree_util import Partial
 from jaxtyping import PyTree
 
-from proxbi._module import Module
 from proxbi._tree import Scalar
 from proxbi.regularizers import Regularizer, Zero
 
 type_of_objective = "a function of (x, y, data), or of (x, y), that returns a scalar"
 
 
-class Counts(Module):
+class Counts(eqx.Module):
     """How often each oracle was called. `a + b` adds; `total` weighs every kind alike.
 
     >>> (Counts(hvp=3) + Counts(hvp=1, prox=1)).total
@@ -50,7 +49,7 @@ class Counts(Module):
         return {name: int(count) for name, count in vars(self).items()}
 
 
-class Problem(Module):
+class Problem(eqx.Module):
     r"""The bilevel problem $\min_x f(x, y^*(x)) + h(x)$ with $y^*(x) = \arg\min_y g(x, y)$.
 
     **Arguments:**

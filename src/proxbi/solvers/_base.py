@@ -3,6 +3,7 @@
 from abc import abstractmethod
 from typing import Any
 
+import equinox as eqx
 from jaxtyping import PRNGKeyArray
 
 from proxbi._module import Module
@@ -11,7 +12,7 @@ from proxbi.linear import LinearInfo
 from proxbi.problem import Counts, Problem
 
 
-class Info(Module):
+class Info(eqx.Module):
     """What one step reports: nothing here is needed by the next step."""
 
     stationarity: Scalar
