@@ -2,6 +2,7 @@
 
 import csv
 import sys
+import warnings
 from os import PathLike
 from pathlib import Path
 from typing import Any
@@ -114,8 +115,12 @@ class Checkpoint(Callback):
             self._save(snapshot)
 
     def _save(self, snapshot: Snapshot) -> None:
-        checkpoint.save(self.folder, snapshot, self._fingerprint, self.keep)
-        self._saved = snapshot.step
+        try:
+            checkpoint.save(self.folder, snapshot, self._fingerprint, self.keep)
+        except OSError as error:  # a full disk must not cost the run; the checkpoints before are intact
+            warnings.warn(f"No checkpoint was saved at step {snapshot.step}: {error}. The run goes on.", stacklevel=2)
+        else:
+            self._saved = snapshot.step
 
 
 class StopBelow(Callback):

@@ -131,8 +131,7 @@ class Nesterov(FixedLength):
 class Optax(FixedLength):
     """Any first-order optax optimizer for `steps` steps, started afresh at every solve.
 
-    Numbers inside an optax optimizer are constants of the compiled program; wrap it in `optax.inject_hyperparams` to
-    vary them.
+    The numbers inside an optax optimizer are constants of the compiled program: changing one compiles again.
     """
 
     optimizer: optax.GradientTransformation = eqx.field(static=True)
@@ -187,7 +186,7 @@ class Exact(LowerSolver):
         # distance to the solution up to second order: it decides, and is applied.
         correction, info = Direct().solve(problem.hvp(x, y), problem.grad_lower(x, y))
         small = _tree.norm(correction) <= 100 * tol * (1 + _tree.norm(y))
-        solved = small & (info.status == LinearStatus.OK)
+        solved = small & (info.status == int(LinearStatus.OK))
         answer = _tree.where(solved, _tree.axpy(-1, correction, y), jax.tree.map(lambda leaf: leaf * jnp.nan, y))
         size = sum(leaf.size for leaf in jax.tree.leaves(y))
         taken = found.stats["num_steps"]
