@@ -335,3 +335,23 @@ def test_aid_starts_the_adjoint_where_it_is_told() -> None:
 def test_bad_arguments_are_named(make: Any, name: str) -> None:
     with pytest.raises((ValueError, TypeError), match=name):
         make()
+
+
+def test_an_estimate_names_its_residuals() -> None:
+    case = analytic.spectral_quadratic(10.0)
+    lower = GradientDescent(1.0, steps=3)
+    for hypergradient, names in ((AID(lower), ["lower", "linear"]), (ITD(lower), ["lower"])):
+        found = estimate(hypergradient, case.problem, case.x0, case.y0)
+        assert list(found.residuals) == names
+        size = jnp.linalg.norm(case.problem.grad_lower(case.x0, found.y))
+        assert jnp.allclose(found.residuals["lower"], size, rtol=1e-12)
+
+
+def test_one_set_of_letters_serves_all_eight_methods() -> None:
+    """Plain methods leave the momentum unused: they are the same with and without it."""
+    case = analytic.smooth_nonquadratic(10.0)
+    for name in ("proximal BiO-AID", "proximal BiO-ITD"):
+        with_eta, without = ({"eta": 0.5}, {})
+        runs = [paper_solver(name, alpha=1.0, beta=0.05, T=3, **eta) for eta in (with_eta, without)]
+        results = [minimize(case.problem, solver, case.x0, case.y0, steps=5) for solver in runs]
+        assert jnp.array_equal(results[0].x, results[1].x)

@@ -154,7 +154,6 @@ def test_bad_input_is_named_before_anything_is_compiled(name: str, monkeypatch: 
         (lambda: ProxBiO(ITD(pb.Exact()), 0.1), "lower must take a fixed number of steps"),
         (lambda: paper_solver("BiO-AIDn", alpha=0.1, beta=0.1, T=5), "name must be one of"),
         (lambda: paper_solver("BiO-AIDm", alpha=0.1, beta=0.1, T=5), "eta must be given"),
-        (lambda: paper_solver("BiO-AID", alpha=0.1, beta=0.1, T=5, eta=0.9), "eta must not be given"),
         (lambda: paper_solver("BiO-AID", alpha=0.1, beta=0.1, T=5, truncate=2), "truncate must not be given"),
         (lambda: paper_solver("BiO-ITD", alpha=0.1, beta=0.1, T=0), "steps"),
         (lambda: Checkpoint("somewhere", keep=0), "keep"),

@@ -36,6 +36,11 @@ class HypergradientEstimate(eqx.Module):
     linear: LinearInfo | None
     """The outcome of the adjoint solve; None for ITD, which has none."""
 
+    @property
+    def residuals(self) -> dict[str, Scalar]:
+        """|grad_y g(x, y)| as "lower" and, where there is an adjoint solve, its relative residual as "linear"."""
+        return {"lower": self.lower_residual} | ({} if self.linear is None else {"linear": self.linear.residual})
+
 
 class Hypergradient(Module):
     """A way to estimate grad Phi: `hg(problem, x, y, aux)` with `aux = hg.init(problem, x, y)` at the start."""

@@ -118,8 +118,8 @@ def paper_solver(
     **Arguments:**
 
     - `name`: `"proximal BiO-AIDm"`, `"BiO-ITD"`, ...; see `PAPER_SOLVERS`.
-    - `alpha`, `eta`, `T`: step size, momentum and number of the lower steps. Names that end in "m" need `eta`, the
-      others refuse it.
+    - `alpha`, `eta`, `T`: step size, momentum and number of the lower steps. The names that end in "m" need `eta`, the
+        others have no momentum and leave it unused, so that one set of letters serves all eight.
     - `beta`: the outer step size.
     - `form`: the first momentum step as in Algorithm 1 or as in the appendix; see `Nesterov`.
     - `cg_steps`, `cg_tol`, `warm`: the adjoint solve of the AID methods; the paper assumes it exact.
@@ -134,10 +134,8 @@ def paper_solver(
     proximal, kind, momentum = match.groups()
     if momentum and eta is None:
         raise ValueError(f"eta must be given for {name!r}: it is the momentum.")
-    if not momentum and eta is not None:
-        raise ValueError(f"eta must not be given for {name!r}, which has no momentum; {name + 'm'!r} has.")
     if kind == "AID" and truncate is not None:
         raise ValueError(f"truncate must not be given for {name!r}: only the ITD methods unroll.")
-    lower = GradientDescent(alpha, T) if eta is None else Nesterov(alpha, eta, T, form)
+    lower = Nesterov(alpha, eta, T, form) if momentum else GradientDescent(alpha, T)
     hypergradient: Hypergradient = AID(lower, CG(cg_steps, cg_tol), warm) if kind == "AID" else ITD(lower, truncate)
     return ProxBiO(hypergradient, beta, proximal=proximal is not None)
