@@ -24,6 +24,8 @@ class _Dataset(StrEnum):
     digits = "digits"
 
 
+_PAPER = ("paper's accuracy", "paper's loss")
+
 reproduce = typer.Typer(no_args_is_help=True, help="Run the paper's experiment again.")
 app.add_typer(reproduce, name="reproduce")
 
@@ -123,8 +125,27 @@ def _reproduce(
 
     console = Console()
     is_published = protocol is _Protocol.published and dataset is _Dataset.mnist
-    print_table(console, title, paper_report.compared(table) if is_published else [_as_printed(row) for row in table])
+    print_table(console, title, _beside(paper_report.compared(table)) if is_published else _narrow(table))
     console.print(f"Written to {out}: report.html, table1.csv, details.csv, curves.csv, figure1-*", highlight=False)
+
+
+def _narrow(table: list[dict[str, Any]]) -> list[dict[str, Any]]:
+    """Table 1 for a terminal of 80 columns."""
+    return [{name: str(value) for name, value in _as_printed(row).items()} for row in table]
+
+
+def _beside(compared: list[dict[str, Any]]) -> list[dict[str, Any]]:
+    """Ours with the paper's in brackets, for a terminal of 80 columns."""
+    return [
+        {
+            "method": row["method"] if row["gamma"] is None else f"{row['method']}, gamma {row['gamma']:g}",
+            "p": f"{row['p']:g}",
+            "accuracy (paper)": f"{row['accuracy']} ({row[_PAPER[0]]})",
+            "loss (paper)": f"{row['loss']} ({row[_PAPER[1]]})",
+            "agrees": "yes" if row["agrees"] else "no",
+        }
+        for row in compared
+    ]
 
 
 def _as_printed(row: dict[str, Any]) -> dict[str, Any]:
