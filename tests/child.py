@@ -7,13 +7,12 @@ from pathlib import Path
 from typing import Any
 
 import jax
+import jax.numpy as jnp
+
+import proxbi
+from proxbi import checkpoint
 
 jax.config.update("jax_enable_x64", True)
-
-import jax.numpy as jnp  # noqa: E402
-
-import proxbi  # noqa: E402
-from proxbi import checkpoint  # noqa: E402
 
 MODES = {"a", "b", "c", "d"}  # a set of strings, whose order changes from process to process
 
@@ -65,13 +64,13 @@ def die_in(where: str, after: int) -> None:
             calls[0] += 1
             content = real(*arguments)
             if calls[0] == after:
-                os.fsync = _die  # type: ignore[assignment]
+                os.fsync = _die
                 return content[: len(content) // 2]
             return content
 
-        checkpoint.to_safetensors = torn  # type: ignore[assignment]
+        checkpoint.to_safetensors = torn
     else:
-        Path.replace = armed(Path.replace, before=where == "before rename")  # type: ignore[method-assign]
+        Path.replace = armed(Path.replace, before=where == "before rename")
 
 
 def main(folder: str, steps: str, *how: str) -> None:

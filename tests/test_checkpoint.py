@@ -326,8 +326,8 @@ class Loss(eqx.Module):
 
 
 def loss_with(make: Callable[[Any], Any], constant: Any) -> str:
-    lower = lambda x, y: jnp.sum((y - x) ** 2)  # noqa: E731
-    return fingerprint(Problem(make(constant), lower), SOLVER)["upper"]
+    problem = Problem(make(constant), lambda x, y: jnp.sum((y - x) ** 2))
+    return fingerprint(problem, SOLVER)["upper"]
 
 
 CLOSURES: dict[str, Callable[[Any], Any]] = {

@@ -25,7 +25,7 @@ def mutant(name: str, prox: Callable[..., Any]) -> Row:
     """The row `name`, whose regularizer gets the prox `prox(x, step, *parameters)`."""
     original = ROWS[name].make
 
-    class Mutant(original):  # type: ignore[misc, valid-type]
+    class Mutant(original):
         def prox(self, x: Any, step: Any) -> Any:
             return prox(x, step, *(getattr(self, field) for field in ROWS[name].parameters))
 

@@ -85,12 +85,13 @@ def run(
     total, done, rows = protocol.steps * len(groups), 0, []
     for number, group in enumerate(groups):
         place = None if folder is None else folder / f"{group[0].cell.kind}-{number}"
-        history: list[dict[str, Any]] = []
-        for history in _run_group(group, protocol, splits, place):  # noqa: B007 (the last one is used)
+        finished: list[dict[str, Any]] = []
+        for history in _run_group(group, protocol, splits, place):
+            finished = history
             done += 1
             if tick is not None:
                 tick(done, total)
-        rows += history
+        rows += finished
     return rows
 
 
