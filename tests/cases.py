@@ -617,6 +617,7 @@ HYPERGRADIENTS: dict[str, Callable[[float], proxbi.hypergradient.Hypergradient]]
     "AID, Nesterov and CG": lambda kappa: proxbi.AID(
         proxbi.Nesterov(0.25, _momentum(4 * kappa), int(120 * sqrt(kappa))), proxbi.CG(500, 1e-13)
     ),
+    "AID, accelerated gradient": lambda kappa: proxbi.AID(proxbi.AcceleratedGradient(0.0), proxbi.CG(500, 1e-13)),
     "ITD, gradient descent": lambda kappa: proxbi.ITD(proxbi.GradientDescent(0.25, int(150 * kappa))),
     "ITD, Nesterov": lambda kappa: proxbi.ITD(proxbi.Nesterov(0.25, _momentum(4 * kappa), int(150 * sqrt(kappa)))),
 }
@@ -640,6 +641,7 @@ class SolverRow:
     proximal: bool = True
     pull: Callable[[np.ndarray], np.ndarray] | None = None  # for biased methods
     modelled: bool = False  # counts dense linear algebra by a model, not by calls
+    tuned: bool = True  # takes the outer step size
 
     def __str__(self) -> str:
         return self.name
@@ -674,5 +676,8 @@ SOLVERS = [
         steps=150,
         pull=lambda a: np.eye(4) - np.linalg.matrix_power(np.eye(4) - a, 2),
     ),
+    SolverRow("AID, accelerated gradient", _bio(proxbi.AID(proxbi.AcceleratedGradient(), proxbi.CG(20, 1e-12)))),
+    SolverRow("penalty", lambda beta: proxbi.PenaltyProxBiO(), steps=20, tuned=False),
+    SolverRow("adaptive", lambda beta: proxbi.AdaptiveProxBiO(), steps=14, tuned=False),
     SolverRow("skeleton", lambda beta: skeleton.Skeleton(beta / 5, 0.9), steps=400),
 ]

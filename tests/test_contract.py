@@ -89,6 +89,9 @@ class SpyProblem(Problem):
     def grad_lower(self, x: Any, y: Any) -> Any:
         return counted("grad_lower", super().grad_lower)(x, y)
 
+    def grad_lower_x(self, x: Any, y: Any) -> Any:
+        return counted("grad_lower_x", super().grad_lower_x)(x, y)
+
     def hvp(self, x: Any, y: Any) -> Any:
         return counted("hvp", super().hvp(x, y))
 

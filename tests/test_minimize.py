@@ -73,7 +73,7 @@ BAD: dict[str, tuple[dict[str, Any], str]] = {
     "complex y0": ({"y0": np.ones(4, complex)}, "y0 must be floating point"),
     "x0 of text": ({"x0": "zero"}, "x0 must be a floating point array, got str"),
     "x0 of objects": ({"x0": np.array([1.0, None])}, "x0 must be a floating point array"),
-    "no x0": ({"x0": None}, "x0 is an empty pytree"),
+    "no x0": ({"x0": None}, "x0 must be given"),
     "y0 an empty dict": ({"y0": {}}, "y0 is an empty pytree"),
     "x0 without entries": ({"x0": np.ones(0)}, r"x0 is empty: it has shape \(0,\)"),
     "NaN in x0": ({"x0": NAN3}, r"x0 has 1 NaN .* at index \(2,\)"),

@@ -8,6 +8,9 @@ from proxbi.callbacks import Progress as Progress
 from proxbi.callbacks import Record as Record
 from proxbi.callbacks import StopBelow as StopBelow
 from proxbi.callbacks import TimeLimit as TimeLimit
+from proxbi.certificate import Bounds as Bounds
+from proxbi.certificate import Certificate as Certificate
+from proxbi.certificate import certify as certify
 from proxbi.checkpoint import CheckpointError as CheckpointError
 from proxbi.chunk import run as run
 from proxbi.hypergradient import AID as AID
@@ -17,6 +20,7 @@ from proxbi.linear import CG as CG
 from proxbi.linear import Direct as Direct
 from proxbi.linear import LinearStatus as LinearStatus
 from proxbi.linear import Neumann as Neumann
+from proxbi.lower import AcceleratedGradient as AcceleratedGradient
 from proxbi.lower import Exact as Exact
 from proxbi.lower import GradientDescent as GradientDescent
 from proxbi.lower import Nesterov as Nesterov
@@ -59,6 +63,8 @@ from proxbi.result import Result as Result
 from proxbi.result import SolveError as SolveError
 from proxbi.result import Status as Status
 from proxbi.solvers import PAPER_SOLVERS as PAPER_SOLVERS
+from proxbi.solvers import AdaptiveProxBiO as AdaptiveProxBiO
+from proxbi.solvers import PenaltyProxBiO as PenaltyProxBiO
 from proxbi.solvers import ProxBiO as ProxBiO
 from proxbi.solvers import paper_solver as paper_solver
 

@@ -10,9 +10,10 @@ import jax.numpy as jnp
 from jaxtyping import Array, Int, PRNGKeyArray, PyTree
 
 from proxbi import _tree
+from proxbi._tree import Scalar
 from proxbi.linear import LinearStatus
 from proxbi.problem import Counts, Problem
-from proxbi.solvers import Info, Solver
+from proxbi.solvers import Fault, Info, Solver
 
 
 def run(
@@ -48,16 +49,22 @@ class Chunk(NamedTuple):
     info: Info
 
 
-HEALTHY, DIVERGED, NEGATIVE_CURVATURE, ADJOINT_NONFINITE = range(4)
-"""The faults that end a chunk."""
+HEALTHY, DIVERGED, NEGATIVE_CURVATURE, ADJOINT_NONFINITE = 0, -1, -2, -3
+"""The faults that end a chunk, beside a solver's own (`Fault`, positive numbers)."""
 
 
 @jax.jit
 def advance(
-    problem: Problem, solver: Solver, state: PyTree, key: PRNGKeyArray, first: Int[Array, ""], steps: Int[Array, ""]
+    problem: Problem,
+    solver: Solver,
+    state: PyTree,
+    key: PRNGKeyArray,
+    first: Int[Array, ""],
+    steps: Int[Array, ""],
+    tol: Scalar,
 ) -> Chunk:
-    """Up to `steps` steps from `state`; stops at the last good state when a step breaks down. `steps` is dynamic:
-    one program for all.
+    """Up to `steps` steps from `state`; stops at the last good state when a step breaks down, and at the first one
+    that is stationary to `tol` if the solver knows. `steps` and `tol` are dynamic: one program for all.
     """
 
     def body(at: Chunk) -> Chunk:
@@ -76,7 +83,13 @@ def advance(
     blank = jax.tree.map(lambda leaf: jnp.zeros(leaf.shape, leaf.dtype), shapes)
     none = Counts(*[jnp.int32(0)] * len(vars(Counts())))
     start = Chunk(state, jnp.int32(0), jnp.int32(HEALTHY), none, blank)
-    return jax.lax.while_loop(lambda at: (at.steps < steps) & (at.fault == HEALTHY), body, start)
+
+    def more(at: Chunk) -> Array:
+        stationary = (at.steps > 0) & (at.info.stationarity <= tol.astype(at.info.stationarity.dtype))
+        done = stationary if solver.certifies_end else jnp.asarray(False)
+        return (at.steps < steps) & (at.fault == HEALTHY) & ~done
+
+    return jax.lax.while_loop(more, body, start)
 
 
 def _fault(state: PyTree, info: Info) -> Int[Array, ""]:
@@ -87,7 +100,8 @@ def _fault(state: PyTree, info: Info) -> Int[Array, ""]:
         broken = jnp.where(jnp.isfinite(info.lower_residual), ADJOINT_NONFINITE, DIVERGED)
         fault = jnp.where(info.linear.status == LinearStatus.NONFINITE, broken, fault)
     # Whatever broke at iterates whose products overflow broke because they had run away.
-    return jnp.where((fault != HEALTHY) & _overflows(state), DIVERGED, fault).astype(jnp.int32)
+    fault = jnp.where((fault != HEALTHY) & _overflows(state), DIVERGED, fault)
+    return jnp.where(jnp.asarray(info.fault) != Fault.NONE, info.fault, fault).astype(jnp.int32)
 
 
 def _overflows(state: PyTree) -> Array:

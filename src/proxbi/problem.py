@@ -35,6 +35,7 @@ class Counts(eqx.Module):
     prox: Any = 0
     value_upper: Any = 0
     value_lower: Any = 0
+    grad_lower_x: Any = 0
 
     def __add__(self, other: "Counts") -> "Counts":
         return jax.tree.map(operator.add, self, other)
@@ -100,6 +101,10 @@ class Problem(eqx.Module):
     def grad_lower(self, x: PyTree, y: PyTree) -> PyTree:
         """g_y at (x, y)."""
         return jax.grad(self.lower, argnums=1)(x, y, self.data)
+
+    def grad_lower_x(self, x: PyTree, y: PyTree) -> PyTree:
+        """g_x at (x, y)."""
+        return jax.grad(self.lower, argnums=0)(x, y, self.data)
 
     def hvp(self, x: PyTree, y: PyTree) -> Callable[[PyTree], PyTree]:
         """The map v -> g_yy v at (x, y), linearised once to be applied many times."""

@@ -41,10 +41,42 @@ class Status(Enum):
         "be solved. The last iterate before that is returned."
     )
 
+    INFEASIBLE_START = (
+        "The regularizer is infinite or NaN at x0, which is returned. Start where it is finite, for example at "
+        "problem.regularizer.prox(x0, 1.0)."
+    )
+    UNBOUNDED = (
+        "The objective falls without bound: it has decreased by more than 1e10 times its first value. The last iterate "
+        "is returned. Check the sign of upper, or bound x by a regularizer such as Box."
+    )
+    NONSMOOTH = (
+        "No step, however short, decreases the objective as its gradient promises: upper, or lower in its second "
+        "derivatives, is not differentiable near x, or an overridden oracle is wrong. The best iterate is returned. "
+        "Move the nonsmooth term in x into the regularizer, or smooth it."
+    )
+    LOWER_UNSOLVED = (
+        "The lower problem at x0 could not be solved: Newton's method took 50 steps and its gradient is still large. "
+        "Either lower has no minimiser in y, or it is not convex on the way there; start at a better y0, or add a "
+        "ridge term in y."
+    )
+    PRECISION = (
+        "Rounding hides all further progress before the tolerance was reached: x is as good as this precision allows. "
+        "In float32, switch to float64 (jax_enable_x64) for more; in float64, loosen the tolerance or rescale."
+    )
+
     @property
     def failed(self) -> bool:
         """Whether the run broke down, as opposed to having stopped."""
-        return self in (Status.DIVERGED, Status.NONFINITE_START, Status.NEGATIVE_CURVATURE, Status.ADJOINT_NONFINITE)
+        stopped = (
+            Status.CONVERGED,
+            Status.STEPS,
+            Status.STOPPED,
+            Status.TIME,
+            Status.BUDGET,
+            Status.INTERRUPTED,
+            Status.PRECISION,
+        )
+        return self not in stopped
 
 
 class Seconds(NamedTuple):
@@ -62,8 +94,8 @@ class Result:
     y: PyTree
     status: Status
     stationarity: float
-    """An estimate of dist(0, d(Phi + h)(x)) at this x, by one more hypergradient after the run (which `counts` leave
-    out); infinity where that breaks down."""
+    """A bound of dist(0, d(Phi + h)(x)) if `guaranteed`, else an estimate of it, taken after the run with oracle calls
+    that `counts` leave out; infinity where that breaks down."""
     lower_residual: float
     """|grad_y g(x, y)| of that hypergradient."""
     linear_residual: float | None
@@ -74,6 +106,10 @@ class Result:
     seconds: Seconds
     state: Snapshot
     """What `resume=` takes to go on from here."""
+    hypergradient_error: float | None = None
+    """The part of `stationarity` that is due to the inexact y and adjoint; None if the solver leaves no adjoint."""
+    guaranteed: bool = False
+    """Whether these two are bounds, from the constants given as `bounds`, or estimates."""
 
     def to_frame(self) -> "pandas.DataFrame":
         """The history as a pandas DataFrame."""
@@ -84,8 +120,9 @@ class Result:
     def __str__(self) -> str:
         adjoint = "" if self.linear_residual is None else f", adjoint residual {self.linear_residual:.1e}"
         objective = f", objective {self.history[-1]['objective']:.6g}" if self.history else ""
+        kind = "at most " if self.guaranteed else ""
         return (
-            f"{self.status.name} after {self.state.step} steps: stationarity {self.stationarity:.1e}{objective}, "
+            f"{self.status.name} after {self.state.step} steps: stationarity {kind}{self.stationarity:.1e}{objective}, "
             f"lower residual {self.lower_residual:.1e}{adjoint}; {self.counts.total} oracle calls, "
             f"{self.seconds.run:.2f} s (+ {self.seconds.compile:.2f} s compiling). {self.status.value}"
         )

@@ -6,7 +6,8 @@ from importlib.util import find_spec
 if find_spec("typer") is None or find_spec("rich") is None:
     sys.exit("proxbi: the command line needs typer and rich: pip install 'proxbi[cli]'.")
 
-from proxbi.cli import _demo as _demo  # each module adds its commands to the app
+from proxbi.cli import _clean as _clean  # each module adds its commands to the app
+from proxbi.cli import _demo as _demo
 from proxbi.cli import _reproduce as _reproduce
 from proxbi.cli import _verify as _verify
 from proxbi.cli._app import app

@@ -2,22 +2,28 @@
 
 import csv
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
+from typing import Any, Protocol
 
 from rich.console import Console
 from rich.progress import Progress
 from rich.table import Table
 
 
+class Tick(Protocol):
+    """Moves a progress bar; `stage` is written beside it."""
+
+    def __call__(self, done: float, total: float, stage: str = ...) -> None: ...
+
+
 @contextmanager
-def progress_bar(label: str) -> Iterator[Callable[[int, int], None]]:
+def progress_bar(label: str) -> Iterator[Tick]:
     """A progress bar on a terminal, nothing elsewhere."""
     with Progress(console=Console(stderr=True), disable=not sys.stderr.isatty()) as bar:
         task = bar.add_task(label, total=None)
-        yield lambda done, total: bar.update(task, completed=done, total=total)
+        yield lambda done, total, stage=label: bar.update(task, completed=done, total=total, description=stage)
 
 
 def write_csv(path: Path, rows: list[dict[str, Any]]) -> None:

@@ -1,90 +1,72 @@
-"""Data hyper-cleaning on scikit-learn's digits by proximal BiO-AIDm: the first thing a new user sees work."""
+"""Digits with spoiled labels to clean, and how well it went: the first thing a new user sees work."""
 
-from collections.abc import Sequence
 from typing import Any, NamedTuple
 
-import jax
-import jax.numpy as jnp
 import numpy as np
-from jaxtyping import Array, Bool, Float
+from jaxtyping import Bool, Int, Shaped
 
 from proxbi import datasets
-from proxbi.cleaning import hyper_cleaning
-from proxbi.cleaning.problem import lower_smoothness
-from proxbi.lower import Nesterov
-from proxbi.minimize import AnyCallback, minimize
-from proxbi.problem import Problem
-from proxbi.regularizers import NegativeCappedL1
-from proxbi.result import Result
-from proxbi.solvers import paper_solver
+from proxbi.cleaning.final import KernelModel
+from proxbi.cleaning.inputs import Inputs
+from proxbi.cleaning.result import Cleaned
 
 TRAIN, TRUSTED = 1000, 200
-RIDGE = 1e-3
-OUTER_STEP = 1000.0  # the gradient in one of n weights is of order 1/n
-REGULARIZER = NegativeCappedL1(1e-5, 20.0)  # pushes undecided weights away from 1/2; the paper's h
+SIDE = 8
 
 
-class Demo(NamedTuple):
-    """What the demo found."""
+class Spoiled(NamedTuple):
+    """An npz file for `proxbi clean`, and what is not known in life."""
 
-    result: Result
-    weights: Float[np.ndarray, " train"]
-    wrong: Bool[np.ndarray, " train"]
-    """Which labels were spoiled (known here, unlike in life)."""
-    table: list[dict[str, Any]]
+    arrays: dict[str, np.ndarray]
+    truth: Int[np.ndarray, " train"]
+    test: tuple[Shaped[np.ndarray, "test side side"], Int[np.ndarray, " test"]]
 
 
-def run(rate: float, steps: int, seed: int, callbacks: Sequence[AnyCallback] = ()) -> Demo:
-    """Spoil a share `rate` of 1,000 training labels, learn their weights from 200 trusted rows, test on the other
-    597.
-    """
+def spoiled_digits(rate: float, seed: int) -> Spoiled:
+    """Of scikit-learn's digits 1,000 rows, a share `rate` of their labels spoiled, 200 trusted and 597 for a test."""
     rows = datasets.digits()
+    images = rows.features[:, : SIDE * SIDE].reshape(-1, SIDE, SIDE)
     order = np.random.default_rng(seed).permutation(len(rows.labels))
-    clean = rows.take(order[:TRAIN])
-    train = clean._replace(labels=datasets.symmetric_noise(clean.labels, rate, seed))
-    trusted, test = rows.take(order[TRAIN : TRAIN + TRUSTED]), rows.take(order[TRAIN + TRUSTED :])
-
-    problem = hyper_cleaning(train, trusted, RIDGE, REGULARIZER)
-    smoothness = lower_smoothness(train, RIDGE)
-    root = np.sqrt(smoothness / (2 * RIDGE))
-    eta = (root - 1) / (root + 1)
-    solver = paper_solver("proximal BiO-AIDm", alpha=1 / smoothness, beta=OUTER_STEP, eta=eta, T=10, cg_steps=5)
-    start = jnp.zeros((10, rows.features.shape[1]), rows.features.dtype)
-    undecided = jnp.zeros(TRAIN, rows.features.dtype)
-    result = minimize(problem, solver, undecided, start, steps=steps, callbacks=callbacks)
-
-    exact = Nesterov(1 / smoothness, eta, steps=2000)
-    weights, wrong = np.asarray(jax.nn.sigmoid(result.x)), train.labels != clean.labels
-
-    def test_accuracy(problem: Problem, logits: Array) -> float:
-        fitted = exact.solve(problem, logits, start)[0]
-        return float(np.mean(np.argmax(test.features @ np.asarray(fitted).T, axis=1) == test.labels))
-
-    def row(name: str, problem: Problem, logits: Array) -> dict[str, Any]:
-        return {"trained on": name, "test accuracy": test_accuracy(problem, logits)}
-
-    both = datasets.Labelled(*(np.concatenate(parts) for parts in zip(train, trusted, strict=True)))
-    certain = jnp.full_like(undecided, 20.0)
-    learned = jnp.concatenate([result.x, certain[:TRUSTED]])
-    table = [
-        row("noisy rows", problem, undecided),
-        row("trusted rows", hyper_cleaning(trusted, trusted, RIDGE), certain[:TRUSTED]),
-        row("noisy rows, learned weights", problem, result.x),
-        row("the same and the trusted rows", hyper_cleaning(both, trusted, RIDGE), learned),
-        row("true labels (not known in life)", hyper_cleaning(clean, trusted, RIDGE), certain),
-    ]
-    return Demo(result, weights, wrong, table)
+    train, trusted, test = np.split(order, [TRAIN, TRAIN + TRUSTED])
+    truth = rows.labels[train]
+    arrays = {
+        "X": images[train],
+        "y": datasets.symmetric_noise(truth, rate, seed),
+        "X_val": images[trusted],
+        "y_val": rows.labels[trusted],
+    }
+    return Spoiled(arrays, truth, (images[test], rows.labels[test]))
 
 
-def detection(weights: Float[np.ndarray, " train"], wrong: Bool[np.ndarray, " train"]) -> dict[str, float]:
-    """How well a weight below 1/2 tells a wrong label: precision, recall and F1, and the mean weight of either kind."""
-    flagged = weights < 0.5
+def detection(flagged: Bool[np.ndarray, " train"], wrong: Bool[np.ndarray, " train"]) -> dict[str, Any]:
+    """How well the flags tell the wrong labels: precision, recall and F1."""
     hits = float(np.sum(flagged & wrong))
     return {
+        "spoiled": int(wrong.sum()),
         "flagged": int(flagged.sum()),
         "precision": hits / max(1, int(flagged.sum())),
         "recall": hits / max(1, int(wrong.sum())),
         "F1": 2 * hits / max(1, int(flagged.sum()) + int(wrong.sum())),
-        "mean weight, right labels": float(weights[~wrong].mean()),
-        "mean weight, wrong labels": float(weights[wrong].mean()) if wrong.any() else float("nan"),
     }
+
+
+def accuracies(spoiled: Spoiled, inputs: Inputs, cleaned: Cleaned, seed: int) -> list[dict[str, Any]]:
+    """The accuracy on the test rows of the same model fitted to the rows as they came, to those kept, and to the
+    truth.
+    """
+    images, labels = spoiled.test
+    features = inputs.encoder.transform(images)
+    truth = np.concatenate([spoiled.truth, spoiled.arrays["y_val"]])
+    every = np.ones(len(truth), bool)
+
+    def row(name: str, given: Int[np.ndarray, " rows"], kept: Bool[np.ndarray, " rows"]) -> dict[str, Any]:
+        model = KernelModel(seed=seed).fit(inputs.features[kept], given[kept], len(inputs.classes))
+        guess = np.argmax(model.predict_proba(features), axis=1)
+        return {"trained on the trusted rows and": name, "test accuracy": float(np.mean(guess == labels))}
+
+    return [
+        row("no others", inputs.labels, cleaned.trusted),
+        row("all others, labels as they came", inputs.labels, every),
+        row("those that were kept", inputs.labels, ~cleaned.issue),
+        row("all others, true labels (not known in life)", truth, every),
+    ]

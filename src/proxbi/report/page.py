@@ -36,6 +36,12 @@ Block = Text | Rows | Picture
 
 def write_page(path: Path, title: str, lead: str, blocks: Sequence[Block]) -> None:
     """Write the page to `path`."""
+    shown = [{"kind": type(block).__name__, **block._asdict(), **_drawn(block)} for block in blocks]
+    path.write_text(render("page.html", title=title, lead=lead, blocks=shown), encoding="utf-8")
+
+
+def render(template: str, **values: Any) -> str:
+    """The template of this name, beside this file, filled with these values, all of them escaped."""
     try:
         import jinja2
     except ImportError as error:
@@ -43,9 +49,7 @@ def write_page(path: Path, title: str, lead: str, blocks: Sequence[Block]) -> No
     loader = jinja2.PackageLoader("proxbi", "report")
     environment = jinja2.Environment(loader=loader, autoescape=True, undefined=jinja2.StrictUndefined, trim_blocks=True)
     environment.filters["cell"] = _cell
-    template = environment.get_template("page.html")
-    shown = [{"kind": type(block).__name__, **block._asdict(), **_drawn(block)} for block in blocks]
-    path.write_text(template.render(title=title, lead=lead, blocks=shown), encoding="utf-8")
+    return environment.get_template(template).render(**values)
 
 
 def _drawn(block: Block) -> dict[str, Any]:

@@ -1,0 +1,96 @@
+"""The columns of a table or an array, and their values as numbers or as text."""
+
+from collections.abc import Iterator
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+import numpy as np
+from jaxtyping import Bool, Float
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+
+class Column(NamedTuple):
+    """One column as it came: `block` names the columns that may share a scale (None: a column of categories)."""
+
+    name: str
+    block: str | None
+    values: Any
+
+
+def columns_of(table: "np.ndarray | pd.DataFrame") -> Iterator[Column]:
+    """The columns of a data frame, or of an array flattened to rows; a column of vectors as one for each number."""
+    if isinstance(table, np.ndarray):
+        flat = table.reshape(len(table), -1)
+        yield from (Column(str(place), "", flat[:, place]) for place in range(flat.shape[1]))
+        return
+    for place, name in enumerate(table.columns):
+        values = table.iloc[:, place]
+        if _is_vector(values):
+            matrix = _stacked(str(name), values)
+            yield from (Column(f"{name}[{i}]", str(name), matrix[:, i]) for i in range(matrix.shape[1]))
+        else:
+            yield Column(str(name), "" if _is_numeric(values) else None, values)
+
+
+def _is_numeric(values: "pd.Series") -> bool:
+    from pandas.api import types
+
+    if types.is_object_dtype(values.dtype):
+        return types.infer_dtype(values, skipna=True) in {"integer", "floating", "mixed-integer-float", "decimal"}
+    return bool(
+        types.is_numeric_dtype(values.dtype)
+        or types.is_bool_dtype(values.dtype)
+        or types.is_datetime64_any_dtype(values.dtype)
+        or types.is_timedelta64_dtype(values.dtype)
+    )
+
+
+def _is_vector(values: "pd.Series") -> bool:
+    first = next((value for value in values if value is not None), None) if values.dtype == object else None
+    return isinstance(first, list | tuple | np.ndarray)
+
+
+def _stacked(name: str, values: "pd.Series") -> Float[np.ndarray, "rows width"]:
+    """A column of vectors as a matrix, a row of NaN where there is none."""
+    width = next(len(value) for value in values if value is not None)
+    matrix = np.full((len(values), width), np.nan)
+    for row, value in enumerate(values):
+        if isinstance(value, list | tuple | np.ndarray):
+            if len(value) != width:
+                raise ValueError(f"Column {name!r} has {width} numbers in its first row and {len(value)} in row {row}.")
+            matrix[row] = value
+    return matrix
+
+
+def numbers(column: Column) -> Float[np.ndarray, " rows"]:
+    """The values as float64, NaN where missing; an infinite one is refused."""
+    values = _floats(column)
+    infinite = np.flatnonzero(np.isinf(values))
+    if infinite.size:
+        raise ValueError(f"Column {column.name!r} of the features is infinite in row {infinite[0]} (the first is 0).")
+    return values
+
+
+def _floats(column: Column) -> Float[np.ndarray, " rows"]:
+    values = column.values
+    if isinstance(values, np.ndarray):
+        return values.astype(np.float64)
+    import pandas as pd
+    from pandas.api import types
+
+    if types.is_datetime64_any_dtype(values.dtype):
+        instant = pd.to_datetime(values, utc=True)
+        return ((instant - pd.Timestamp(0, tz="UTC")) / pd.Timedelta(seconds=1)).to_numpy(np.float64)
+    if types.is_timedelta64_dtype(values.dtype):
+        return values.dt.total_seconds().to_numpy(np.float64)
+    try:
+        return pd.to_numeric(values).to_numpy(np.float64, na_value=np.nan)
+    except (ValueError, TypeError) as error:
+        raise ValueError(f"Column {column.name!r} must have numbers only: {error}.") from error
+
+
+def texts(column: Column) -> tuple[np.ndarray, Bool[np.ndarray, " rows"]]:
+    """The values as text, and where they are missing."""
+    missing = column.values.isna().to_numpy()
+    return column.values.astype("str").to_numpy(dtype=object), missing

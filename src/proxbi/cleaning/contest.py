@@ -1,0 +1,126 @@
+"""Which way of weighing rows is best? Each fits the noisy rows of the sample, with its weights, and one half of the
+trusted rows; the other half, which had no part in any of it, is the judge. Then the halves change places.
+"""
+
+from collections.abc import Iterable
+from typing import Any, NamedTuple
+
+import jax.numpy as jnp
+import numpy as np
+from jaxtyping import Array, Bool, Float, Int
+
+from proxbi.cleaning import ridge
+from proxbi.cleaning.kernel import kernel_map, product
+from proxbi.cleaning.noise import Given
+from proxbi.cleaning.rounds import Rows, best_temperature
+from proxbi.cleaning.settings import Solved, label_loss, log_belief, noise_of
+from proxbi.cleaning.table import Table, bucket, padded
+from proxbi.cleaning.tuning import Roles
+from proxbi.cleaning.ways import NEED_TRUSTED, Task, Way
+
+LANDMARKS = 400
+REMOVALS = 9
+"""Points of the removal curve."""
+
+
+class Verdict(NamedTuple):
+    """The outcome."""
+
+    scores: list[dict[str, Any]]
+    chosen: str
+    helped: bool
+    removal: list[dict[str, Any]]
+
+
+class Fold(NamedTuple):
+    """One half of the trusted rows helps, the other judges."""
+
+    task: Task
+    noisy: Bool[np.ndarray, " rows"]
+    """The rows that are weighed."""
+    judges: Float[Array, "judges size"]
+    judge_labels: Int[np.ndarray, " judges"]
+
+
+class Losses(NamedTuple):
+    """Of the judges: -log p of their labels, and whether the most likely class is their label."""
+
+    loss: Float[np.ndarray, " judges"]
+    hit: Bool[np.ndarray, " judges"]
+
+    def means(self) -> dict[str, float]:
+        """Means and their standard errors."""
+        root = np.sqrt(max(1, len(self.loss) - 1))
+        return {
+            "accuracy": float(self.hit.mean()),
+            "accuracy_se": float(self.hit.std() / root),
+            "loss": float(self.loss.mean()),
+            "loss_se": float(self.loss.std() / root),
+        }
+
+
+def hold(table: Table, roles: Roles, unit: float, tuned: list[Solved], ways: dict[str, Way]) -> Verdict:
+    """All ways on both folds; the one with the least loss is chosen."""
+    pairs = [roles.halves, roles.halves[::-1]]
+    folds = [_fold(table, roles, unit, one, *pair) for one, pair in zip(tuned, pairs, strict=False)]
+    possible = {name: way for name, way in ways.items() if table.trusted.any() or name not in NEED_TRUSTED}
+    weights = {name: [way(fold.task) for fold in folds] for name, way in possible.items()}
+    losses = {name: _joined(map(evaluate, folds, each)) for name, each in weights.items()}
+    scores = [{"name": name} | found.means() for name, found in losses.items()]
+    chosen = min(scores, key=lambda row: row["loss"])["name"]
+    gain = losses["noisy"].loss - losses[chosen].loss
+    helped = bool(gain.mean() > 2 * gain.std() / np.sqrt(max(1, len(gain) - 1)))
+    return Verdict(scores, chosen, helped, _removal(folds, weights["bilevel"], int(np.sum(~table.trusted))))
+
+
+def evaluate(fold: Fold, weights: Float[Array, " rows"]) -> Losses:
+    """Fit with these weights, take the temperature that suits the helpers, each left out in turn, and ask the judges."""
+    rows, x = fold.task.rows, fold.task.settings
+    total = rows.count * jnp.where(rows.trusted > 0, 1, weights)
+    fit = ridge.fit(rows.features, rows.given.labels, total, x["ridge"], len(x["by_class"]))
+    helpers = rows.trusted if not fold.noisy.all() and np.any(rows.trusted) else jnp.ones_like(rows.trusted)
+    temperature = best_temperature(
+        fit.scores, rows._replace(trusted=helpers, count=rows.count * helpers), noise_of(x)
+    )
+    count = len(fold.judge_labels)
+    logs = np.asarray(log_belief(temperature, product(fold.judges, fit.coefficients)), np.float64)[:count]
+    return Losses(-logs[np.arange(count), fold.judge_labels], np.argmax(logs, axis=1) == fold.judge_labels)
+
+
+def _fold(
+    table: Table, roles: Roles, unit: float, tuned: Solved, helpers: Int[np.ndarray, " h"], judges: Int[np.ndarray, " j"]
+) -> Fold:
+    positions = np.concatenate([roles.fit, roles.watch, helpers])
+    size = bucket(len(positions))
+    landmarks = table.features[roles.fit][: 1 << (min(LANDMARKS, len(roles.fit)).bit_length() - 1)]
+    phi = kernel_map(landmarks, unit * float(jnp.exp(tuned.settings["bandwidth"])))
+    raw = padded(table.features[positions], size)
+    rows = Rows(
+        phi(raw),
+        table.given(positions, size),
+        padded(table.trusted[positions].astype(np.float32), size),
+        padded(table.count[positions], size),
+    )
+    noisy = np.arange(size) < len(positions) - len(helpers)
+    judging = phi(padded(table.features[judges], bucket(len(judges))))
+    return Fold(Task(rows, raw, tuned.settings), noisy, judging, table.labels[judges])
+
+
+def _joined(parts: Iterable[Losses]) -> Losses:
+    loss, hit = zip(*parts, strict=True)
+    return Losses(np.concatenate(loss), np.concatenate(hit))
+
+
+def _removal(folds: list[Fold], qualities: list[Array], rows: int) -> list[dict[str, Any]]:
+    """The loss when rows are left out, those with the lowest quality first, as a function of how many."""
+    known = [np.asarray(quality)[fold.noisy] for fold, quality in zip(folds, qualities, strict=True)]
+    wrong = float(np.mean([1 - quality.mean() for quality in known]))
+    curve = []
+    for share in np.linspace(0, min(0.9, max(0.1, 2 * wrong)), REMOVALS):
+        kept = [
+            jnp.asarray(quality >= np.quantile(ours, share), jnp.float32)
+            for ours, quality in zip(known, qualities, strict=True)
+        ]
+        means = _joined(map(evaluate, folds, kept)).means()
+        curve.append({"dropped": round(float(share) * rows), "loss": means["loss"], "accuracy": means["accuracy"]})
+    return curve

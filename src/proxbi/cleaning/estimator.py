@@ -1,0 +1,242 @@
+"""The label cleaner as a scikit-learn classifier."""
+
+import warnings
+from dataclasses import replace
+from os import PathLike
+from typing import TYPE_CHECKING, Any, Literal
+
+import numpy as np
+from jaxtyping import Float
+
+try:
+    from sklearn.base import BaseEstimator, ClassifierMixin, clone
+    from sklearn.utils import check_random_state, get_tags
+    from sklearn.utils.metaestimators import available_if
+    from sklearn.utils.multiclass import check_classification_targets
+    from sklearn.utils.validation import (
+        check_consistent_length,
+        check_is_fitted,
+        column_or_1d,
+        has_fit_parameter,
+        validate_data,
+    )
+except ImportError as error:
+    raise ImportError("LabelCleaner needs scikit-learn 1.6 or newer: pip install 'proxbi[clean]'.") from error
+
+from proxbi.cleaning.inputs import Inputs, prepare, require_labels
+from proxbi.cleaning.refit import kept_rows, kernel_fit, linear_fit, spread, taken
+from proxbi.cleaning.result import Cleaned
+from proxbi.cleaning.run import clean_inputs
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+
+class CleaningWarning(UserWarning):
+    """Something about the data that a user of the cleaner should know."""
+
+
+class LabelCleaner(ClassifierMixin, BaseEstimator):
+    """Find wrong labels with the help of rows whose labels are trusted, and fit a classifier to the rest.
+
+    A bilevel problem sets how much each row counts: lower level, a weighted ridge regression on kernel features; upper
+    level, its loss on trusted rows that it has not seen, in the noise rates, the bandwidth, the ridge and the
+    temperature (see `proxbi.cleaning.method`).
+
+    - `estimator`: the classifier fitted in the end to the rows kept and the trusted ones: any of scikit-learn, which
+      gets X as it came (of images the pixels); None: kernel ridge regression on the encoded features; "linear":
+      logistic regression on them.
+    - `weights`: "auto", few parameters for all rows together, or "free", the paper's one parameter for each row
+      (which overfits; `history_` shows how much).
+    - `random_state`: an integer makes the result the same each time.
+
+    After `fit`, one value for each row of X: `sample_weight_` in [0, 1]; `label_quality_`, the probability that the
+    label is right; `is_issue_`; `suggested_label_`; `trusted_`. And `noise_rate_` (estimate, low, high: the 95 %
+    interval of the share of wrong labels among rows not trusted), `classes_`, `group_names_`, `history_` of the outer
+    solver, `estimator_`, the final classifier, and `result_`, all that was found, with X_val's rows after X's.
+
+    >>> from sklearn.datasets import load_iris
+    >>> X, y = load_iris(return_X_y=True, as_frame=True)
+    >>> y = y.map({0: "setosa", 1: "versicolor", 2: "virginica"})
+    >>> spoiled = y.copy()
+    >>> spoiled[[3, 60, 120]] = ["virginica", "setosa", "setosa"]
+    >>> cleaner = LabelCleaner().fit(X, spoiled, trusted=np.arange(len(X)) % 5 == 4)
+    >>> cleaner.suggested_label_[[3, 60, 120]].tolist()
+    ['setosa', 'versicolor', 'virginica']
+    >>> bool(cleaner.score(X, y) > 0.9)
+    True
+    """
+
+    # No other estimator knows what these are: in metadata routing it asks for them without being told to.
+    __metadata_request__fit = {"X_val": True, "y_val": True, "trusted": True, "groups": True}  # noqa: RUF012
+
+    def __init__(
+        self, estimator: Any = None, *, weights: Literal["auto", "free"] = "auto", random_state: Any = 0
+    ) -> None:
+        self.estimator = estimator
+        self.weights = weights
+        self.random_state = random_state
+
+    def fit(
+        self,
+        X: Any,
+        y: Any,
+        sample_weight: Any = None,
+        *,
+        X_val: Any = None,
+        y_val: Any = None,
+        trusted: Any = None,
+        groups: Any = None,
+    ) -> "LabelCleaner":
+        """Clean the labels `y` of `X`, then fit the final classifier.
+
+        - `X`: a data frame (numbers, categories, dates, missing values) or an array of numbers, also of images.
+        - `sample_weight`: how much each row counts, whatever its label.
+        - `trusted`: which labels are known to be right: truth values, or places of rows. In cross-validation give
+          truth values: scikit-learn slices what is as long as X, and nothing else.
+        - `X_val, y_val`: trusted rows beside X.
+        - `groups`: the annotator or source of each row; each gets a noise rate of its own.
+        """
+        self._check_parameters(weighted=sample_weight is not None)
+        X, y = self._checked(X, y, reset=True)
+        if (X_val is None) != (y_val is None):
+            raise ValueError("X_val and y_val must be given together.")
+        if X_val is not None:
+            X_val, y_val = self._checked(X_val, y_val, reset=False)
+        inputs = prepare(X, y, X_val=X_val, y_val=y_val, trusted=trusted, groups=groups, sample_weight=sample_weight)
+        self._seed = _seed(self.random_state)
+        self._store(inputs, clean_inputs(inputs, weights=self.weights, seed=self._seed))
+        self._index = getattr(X, "index", None)
+        self.estimator_ = self._final_fit(inputs, X, X_val)
+        for sentence in self.result_.warnings:
+            warnings.warn(sentence, CleaningWarning, stacklevel=2)
+        return self
+
+    def predict(self, X: Any) -> np.ndarray:
+        """The most likely class of each row, by the final classifier."""
+        check_is_fitted(self)
+        X = self._rows(X, reset=False)
+        if self._is_own():
+            return self.classes_[np.argmax(self._own_probabilities(X), axis=1)]
+        return self.estimator_.predict(_flat(X))
+
+    @available_if(lambda self: self._is_own() or hasattr(self.estimator, "predict_proba"))
+    def predict_proba(self, X: Any) -> Float[np.ndarray, "rows classes"]:
+        """The probability of each of `classes_`, by the final classifier."""
+        check_is_fitted(self)
+        X = self._rows(X, reset=False)
+        if self._is_own():
+            return self._own_probabilities(X)
+        columns = np.searchsorted(self.classes_, self.estimator_.classes_)
+        return spread(self.estimator_.predict_proba(_flat(X)), columns, len(self.classes_))
+
+    def to_frame(self) -> "pd.DataFrame":
+        """One row for each row of X, with the index of X."""
+        import pandas as pd
+
+        check_is_fitted(self)
+        columns = {
+            "given_label": self.classes_[self._inputs.labels[: self._inputs.rows]],
+            "suggested_label": self.suggested_label_,
+            "weight": self.sample_weight_,
+            "quality": self.label_quality_,
+            "issue": self.is_issue_,
+            "trusted": self.trusted_,
+        }
+        return pd.DataFrame(columns, index=self._index)
+
+    def report(self, path: str | PathLike[str], X: Any = None, *, title: str = "Label cleaning") -> None:
+        """Write the report, one HTML page, to `path`. Given the `X` of `fit`, its columns or its images are shown
+        beside the suspects.
+        """
+        from proxbi.cleaning.publish import publish
+
+        check_is_fitted(self)
+        ids = None if self._index is None else self._index.tolist()
+        publish(path, self._inputs, self.result_, X=X, ids=ids, title=title, seed=self._seed)
+
+    def __sklearn_tags__(self) -> Any:
+        tags = super().__sklearn_tags__()
+        tags.input_tags.allow_nan = self._is_own() or get_tags(self.estimator).input_tags.allow_nan
+        return tags
+
+    def _check_parameters(self, *, weighted: bool) -> None:
+        if self.weights not in ("auto", "free"):
+            raise ValueError(f"weights must be 'auto' or 'free', got {self.weights!r}.")
+        if not self._is_own() and not hasattr(self.estimator, "fit"):
+            raise ValueError(f"estimator must be None, 'linear' or a classifier, got {self.estimator!r}.")
+        if weighted and not self._is_own() and not has_fit_parameter(self.estimator, "sample_weight"):
+            raise ValueError(f"sample_weight was given, and {type(self.estimator).__name__}.fit does not take it.")
+
+    def _is_own(self) -> bool:
+        """Whether the final classifier is one of ours, which works on the encoded features."""
+        return self.estimator is None or (isinstance(self.estimator, str) and self.estimator == "linear")
+
+    def _checked(self, X: Any, y: Any, *, reset: bool) -> tuple[Any, np.ndarray]:
+        if y is None:
+            raise ValueError("LabelCleaner requires y to be passed, but the target y is None.")
+        X = self._rows(X, reset=reset)
+        y = require_labels(column_or_1d(y, warn=True), "y" if reset else "y_val")
+        check_consistent_length(X, y)
+        check_classification_targets(y)
+        return X, y
+
+    def _rows(self, X: Any, *, reset: bool) -> Any:
+        """X as a data frame, or as an array of numbers, with the columns it had in `fit`."""
+        if hasattr(X, "to_pandas"):
+            X = X.to_pandas()
+        if hasattr(X, "iloc") and getattr(X, "ndim", 2) == 2:
+            validate_data(self, X, reset=reset, skip_check_array=True)
+            if len(X) == 0:
+                raise ValueError("X has no rows.")
+            return X
+        # Infinite values pass here and are refused by the encoder, which says where they are.
+        return validate_data(self, X, reset=reset, dtype="numeric", ensure_all_finite=False, allow_nd=True)
+
+    def _store(self, inputs: Inputs, cleaned: Cleaned) -> None:
+        rows = slice(inputs.rows)
+        self._inputs = replace(inputs, features=inputs.features[:0])  # not kept: as large as X
+        self.result_ = cleaned
+        self.classes_ = inputs.classes
+        self.group_names_ = inputs.group_names
+        self.sample_weight_ = cleaned.weight[rows]
+        self.label_quality_ = cleaned.quality[rows]
+        self.is_issue_ = cleaned.issue[rows]
+        self.suggested_label_ = inputs.classes[cleaned.suggested[rows]]
+        self.trusted_ = cleaned.trusted[rows]
+        self.noise_rate_ = cleaned.noise_rate
+        self.history_ = cleaned.history
+
+    def _final_fit(self, inputs: Inputs, X: Any, X_val: Any) -> Any:
+        if self.estimator is None:
+            return kernel_fit(inputs, self.result_, self._seed)
+        if self._is_own():
+            return linear_fit(inputs, self.result_, self._seed)
+        kept = kept_rows(inputs, self.result_)
+        extra = {} if inputs.weight is None else {"sample_weight": inputs.weight[kept]}
+        rows = _flat(X if X_val is None else _stacked(X, X_val))
+        return clone(self.estimator).fit(taken(rows, kept), inputs.classes[inputs.labels[kept]], **extra)
+
+    def _own_probabilities(self, X: Any) -> Float[np.ndarray, "rows classes"]:
+        found = self.estimator_.predict_proba(self._inputs.encoder.transform(X))
+        seen = getattr(self.estimator_, "classes_", None)
+        return found if seen is None else spread(found, seen, len(self.classes_))
+
+
+def _seed(random_state: Any) -> int:
+    if isinstance(random_state, int | np.integer):
+        return int(random_state)
+    return int(check_random_state(random_state).randint(2**31 - 1))
+
+
+def _flat(X: Any) -> Any:
+    """Images as rows of pixels, which is all that scikit-learn knows."""
+    return X.reshape(len(X), -1) if isinstance(X, np.ndarray) else X
+
+
+def _stacked(X: Any, X_val: Any) -> Any:
+    if hasattr(X, "iloc"):
+        import pandas as pd
+
+        return pd.concat([X, X_val], ignore_index=True)
+    return np.concatenate([X, X_val])

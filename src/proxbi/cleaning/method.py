@@ -1,0 +1,93 @@
+"""The label cleaner: from rows with partly wrong labels to a weight and a quality for each.
+
+1. `tuning.py` solves the bilevel problem of `settings.py` on samples, once for each half of the trusted rows.
+2. `contest.py` lets the weights that come of it compete with simpler ones on trusted rows held out, and picks.
+3. `judging.py` weighs all rows the way that was picked, and judges each by a fit that has not seen its label.
+"""
+
+from collections.abc import Callable
+from typing import Literal
+
+import jax.numpy as jnp
+import numpy as np
+from jaxtyping import Bool, Float, Int
+
+from proxbi.cleaning import contest, summary, tuning
+from proxbi.cleaning.judging import judge_all
+from proxbi.cleaning.kernel import typical_distance
+from proxbi.cleaning.result import Cleaned
+from proxbi.cleaning.table import checked
+from proxbi.cleaning.ways import WAYS
+
+Progress = Callable[[str, float], None]
+
+
+def clean(
+    features: Float[np.ndarray, "rows columns"],
+    labels: Int[np.ndarray, " rows"],
+    classes: int,
+    *,
+    trusted: Bool[np.ndarray, " rows"] | None = None,
+    groups: Int[np.ndarray, " rows"] | None = None,
+    sample_weight: Float[np.ndarray, " rows"] | None = None,
+    weights: Literal["auto", "free"] = "auto",
+    seed: int = 0,
+    progress: Progress | None = None,
+) -> Cleaned:
+    """Find wrong labels.
+
+    **Arguments:**
+
+    - `features`: finite, and scaled so that distances mean something.
+    - `labels`: class indices 0..classes-1, some of them wrong.
+    - `trusted`: the rows whose labels are right. Without any, noisy rows judge noisy rows, and a warning says so.
+    - `groups`: the annotator or source 0, 1, ... of each row; each has a noise rate of its own.
+    - `sample_weight`: how often each row counts.
+    - `weights`: "auto", few numbers for all rows together; or "free", the paper's one number for each row.
+    - `seed`: the same seed gives the same answer.
+    - `progress`: called with a stage and the share of the work that is done.
+    """
+    if weights not in ("auto", "free"):
+        raise ValueError(f'weights must be "auto" or "free", got {weights!r}.')
+    say = progress or (lambda stage, share: None)
+    table = checked(features, labels, classes, trusted, groups, sample_weight)
+    draw = np.random.default_rng(seed)
+
+    say("solving for the settings", 0.0)
+    roles = tuning.assign(table, draw)
+    unit = typical_distance(table.features[roles.fit])
+    tuned = tuning.tune(table, roles, unit)
+    say("comparing ways to weigh rows", 0.5)
+    verdict = contest.hold(table, roles, unit, tuned, WAYS)
+    say("judging all rows", 0.7)
+    settings = tuning.average(tuned)
+    bandwidth = unit * float(jnp.exp(settings["bandwidth"]))
+    judged = judge_all(table, settings, bandwidth, WAYS[verdict.chosen], draw)
+    say("done", 1.0)
+
+    noisy = ~table.trusted
+    issue = noisy & (judged.quality < 0.5)
+    rate = summary.wrong_share(judged.quality[noisy])
+    return Cleaned(
+        weight=judged.weight,
+        quality=judged.quality,
+        issue=issue,
+        suggested=np.where(issue, judged.other, table.labels),
+        trusted=table.trusted,
+        noise_rate=rate,
+        noise_by_class=summary.shares("class", table.labels, classes, judged.quality, noisy),
+        noise_by_group=[] if groups is None else summary.shares("group", table.groups, table.group_count, judged.quality, noisy),
+        scores=verdict.scores,
+        chosen=verdict.chosen,
+        helped=verdict.helped,
+        history=tuned[0].history,
+        removal=verdict.removal,
+        warnings=summary.sentences(table, verdict, issue, 0),
+        settings={
+            "noise rate": rate.estimate,
+            "bandwidth": bandwidth,
+            "ridge": float(jnp.exp(settings["ridge"])),
+            "temperature": float(np.exp(judged.temperature)),
+            "seed": seed,
+        },
+    )

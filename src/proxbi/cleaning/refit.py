@@ -1,0 +1,67 @@
+"""The final fit, to the rows that were kept and the trusted ones."""
+
+from typing import Any
+
+import numpy as np
+from jaxtyping import Float, Int
+
+from proxbi.cleaning.final import KernelModel, linear_model
+from proxbi.cleaning.inputs import Inputs
+from proxbi.cleaning.result import Cleaned
+from proxbi.cleaning.run import FEWEST_ROWS, total_weight
+
+
+def kept_rows(inputs: Inputs, cleaned: Cleaned) -> Int[np.ndarray, " kept"]:
+    """Those that are not flagged; trusted ones never are."""
+    return np.flatnonzero(~cleaned.issue if inputs.weight is None else ~cleaned.issue & (inputs.weight > 0))
+
+
+def kernel_fit(inputs: Inputs, cleaned: Cleaned, seed: int) -> KernelModel:
+    """Kernel ridge regression on the encoded features."""
+    kept = kept_rows(inputs, cleaned)
+    features, labels, weight = inputs.features[kept], inputs.labels[kept], taken(inputs.weight, kept)
+    if total_weight(inputs) < FEWEST_ROWS:
+        features, labels, weight = _merged(features, labels, weight)
+    return KernelModel(seed=seed).fit(features, labels, len(inputs.classes), sample_weight=weight)
+
+
+def linear_fit(inputs: Inputs, cleaned: Cleaned, seed: int) -> Any:
+    """Logistic regression on the encoded features."""
+    kept = kept_rows(inputs, cleaned)
+    weight, trusted = taken(inputs.weight, kept), cleaned.trusted[kept]
+    return linear_model(inputs.features[kept], inputs.labels[kept], sample_weight=weight, trusted=trusted, seed=seed)
+
+
+def taken(values: Any, rows: Int[np.ndarray, " kept"]) -> Any:
+    """Some rows of a data frame or an array, or None of None."""
+    if values is None:
+        return None
+    return values.iloc[rows] if hasattr(values, "iloc") else values[rows]
+
+
+def spread(
+    found: Float[np.ndarray, "rows seen"], columns: Int[np.ndarray, " seen"], classes: int
+) -> Float[np.ndarray, "rows classes"]:
+    """Probabilities of all classes, 0 for those of which no row was kept.
+
+    >>> spread(np.array([[0.25, 0.75]]), np.array([0, 2]), 3)
+    array([[0.25, 0.  , 0.75]])
+    """
+    if found.shape[1] == classes:
+        return found
+    out = np.zeros((len(found), classes), found.dtype)
+    out[:, columns] = found
+    return out
+
+
+def _merged(
+    features: Float[np.ndarray, "rows width"],
+    labels: Int[np.ndarray, " rows"],
+    weight: Float[np.ndarray, " rows"] | None,
+) -> tuple[Float[np.ndarray, "merged width"], Int[np.ndarray, " merged"], Float[np.ndarray, " merged"]]:
+    """Copies of a row as one with the sum of their weights, sorted: a weight of 2 is the row twice, to the last bit.
+
+    Of few rows only: with many, rounding alone tells the two apart, and sorting rows takes long.
+    """
+    rows, place = np.unique(np.column_stack([labels, features]), axis=0, return_inverse=True)
+    return rows[:, 1:].astype(features.dtype), rows[:, 0].astype(np.int64), np.bincount(place, weights=weight)

@@ -1,0 +1,170 @@
+"""The report of a cleaning: one self-contained HTML page for a person who has to decide what to do with the labels."""
+
+from collections.abc import Sequence
+from os import PathLike
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+from jaxtyping import Int
+
+from proxbi.cleaning import figures
+from proxbi.cleaning.result import Cleaned
+from proxbi.cleaning.review import COLUMNS, Rows, borderline, suspects, table
+from proxbi.report.markup import number, percent
+from proxbi.report.page import render
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+SUSPECTS, BORDERLINE = 500, 40  # rows shown at most
+LARGEST_PAGE = 2_000_000  # bytes
+MEANING = {
+    "noisy": "all rows, with the labels given",
+    "trusted only": "the trusted rows alone",
+    "trusted posterior": "a model of the trusted rows judges each label",
+    "trimming": "rows of large loss are dropped, and the model fitted again",
+    "knn shapley": "rows that harm their neighbours' votes are dropped",
+    "bilevel": "weights learned by the bilevel solver",
+    "free": "one free weight for each row, learned by the bilevel solver",
+}
+"""What the rows that are compared were trained on, in words."""
+
+
+def write_report(
+    path: str | PathLike[str],
+    cleaned: Cleaned,
+    *,
+    labels: Sequence[str],
+    given: Int[np.ndarray, " rows"],
+    ids: Sequence[Any] | None = None,
+    groups: Sequence[str] | None = None,
+    group_of: Int[np.ndarray, " rows"] | None = None,
+    images: np.ndarray | None = None,
+    frame: "pd.DataFrame | None" = None,
+    title: str = "Label cleaning",
+    command: str | None = None,
+    seed: int = 0,
+    versions: dict[str, str] | None = None,
+) -> None:
+    """Write the report of `cleaned` to `path`: one HTML file of at most 2 MB that asks nothing of the network.
+
+    - `labels`: the names of the classes; `given`: the class index of each row's label as it came.
+    - `ids`: what to call the rows (their number unless given).
+    - `groups` and `group_of`: names, and each row's index into them.
+    - `images`: [n, height, width] or [n, height, width, 3], shown beside the suspects.
+    - `frame`: columns to show beside the suspects (the first 8).
+    - `title`, `command`, `seed`, `versions`: for the head of the page.
+
+    At most 500 suspects and 40 borderline rows are shown; fewer suspects if the page would grow beyond 2 MB.
+    The same arguments give the same bytes.
+
+    >>> from tempfile import TemporaryDirectory
+    >>> from proxbi.cleaning.result import Interval
+    >>> quality = np.array([0.9, 0.8, 0.1])
+    >>> cleaned = Cleaned(
+    ...     weight=quality, quality=quality, issue=quality < 0.5, suggested=np.array([0, 1, 1]), trusted=quality > 1,
+    ...     noise_rate=Interval(0.33, 0.1, 0.7), noise_by_class=[], noise_by_group=[], scores=[], chosen="bilevel",
+    ...     helped=False, history=[], removal=[], warnings=[], settings={},
+    ... )
+    >>> with TemporaryDirectory() as folder:
+    ...     page = Path(folder, "report.html")
+    ...     write_report(page, cleaned, labels=["cat", "dog"], given=np.array([0, 1, 0]))
+    ...     "Flagged rows: 1, all shown." in page.read_text(encoding="utf-8")
+    True
+    """
+    names = [str(label) for label in labels]
+    rows = Rows(cleaned, names, given, None if ids is None else list(ids), groups, group_of, images, frame)
+    head = {"title": title, "facts": _facts(cleaned, seed, versions or {}, command)}
+    body = head | _judged(cleaned) | _drawn(rows)
+    most = SUSPECTS
+    while len(page := _page(rows, body, most)) > LARGEST_PAGE and most > 1:
+        most //= 2
+    Path(path).write_bytes(page)
+
+
+def _page(rows: Rows, body: dict[str, Any], most: int) -> bytes:
+    cleaned = rows.cleaned
+    review = {
+        "suspects_note": _suspects_note(rows, most),
+        "suspects": table(rows, "suspects", suspects(cleaned, most), flag=False),
+        "borderline": table(rows, "borderline", borderline(cleaned, min(most, BORDERLINE)), flag=True),
+    }
+    return render("cleaning.html", **body, **review).encode()
+
+
+def _suspects_note(rows: Rows, most: int) -> str:
+    flagged = int(np.sum(rows.cleaned.issue))
+    if not flagged:
+        return "No row is flagged."
+    note = f"Flagged rows: {flagged:,}, " + (f"the worst {most:,} shown." if most < flagged else "all shown.")
+    columns = 0 if rows.frame is None else rows.frame.shape[1]
+    return f"{note} The first {COLUMNS} of {columns} columns are shown." if columns > COLUMNS else note
+
+
+def _facts(cleaned: Cleaned, seed: int, versions: dict[str, str], command: str | None) -> list[tuple[str, str]]:
+    untrusted, flagged = int(np.sum(~cleaned.trusted)), int(np.sum(cleaned.issue))
+    facts = [
+        ("rows", f"{len(cleaned.trusted):,}"),
+        ("trusted rows", f"{np.sum(cleaned.trusted):,}"),
+        ("flagged", f"{flagged:,} ({percent(flagged / max(1, untrusted))} of those not trusted)"),
+        ("seed", str(seed)),
+        ("versions", ", ".join(f"{name} {version}" for name, version in versions.items())),
+        ("command", command or ""),
+    ]
+    return [(name, value) for name, value in facts if value]
+
+
+def _judged(cleaned: Cleaned) -> dict[str, Any]:
+    """What is said in words and numbers."""
+    rate = cleaned.noise_rate
+    settings = cleaned.settings.items()
+    return {
+        "helped": cleaned.helped,
+        "verdict": _verdict(cleaned),
+        "judge": _judge(cleaned),
+        "scores": [row | {"meaning": MEANING.get(row["name"], "")} for row in cleaned.scores],
+        "chosen": cleaned.chosen,
+        "percent": percent,
+        "noise": f"An estimated {percent(rate.estimate)} of the untrusted labels are wrong "
+        f"(95 % interval {percent(rate.low)} to {percent(rate.high)}).",
+        "gap": figures.gap(cleaned.history),
+        "settings": [(name, value if isinstance(value, str) else number(value)) for name, value in settings],
+        "warnings": cleaned.warnings,
+    }
+
+
+def _drawn(rows: Rows) -> dict[str, Any]:
+    cleaned = rows.cleaned
+    return {
+        "score_charts": figures.scores(cleaned),
+        "histograms": figures.histograms(cleaned),
+        **figures.confusion(cleaned, rows.given, rows.labels),
+        "by_class": figures.rates(cleaned.noise_by_class, "class", rows.labels),
+        "by_group": None if rows.groups is None else figures.rates(cleaned.noise_by_group, "group", rows.groups),
+        "convergence": figures.convergence(cleaned.history),
+        "removal": figures.removal(cleaned.removal, int(np.sum(cleaned.issue))),
+    }
+
+
+def _judge(cleaned: Cleaned) -> str:
+    return (
+        "held-out trusted rows" if cleaned.trusted.any() else "held-out rows (by the labels given: no row is trusted)"
+    )
+
+
+def _verdict(cleaned: Cleaned) -> str:
+    by_name = {row["name"]: row for row in cleaned.scores}
+    noisy, chosen = by_name.get("noisy"), by_name.get(cleaned.chosen)
+    if noisy is None or chosen is None:
+        return "Whether cleaning helped was not measured."
+    opening = "Cleaning helped" if cleaned.helped else "Cleaning did not help"
+    as_given, where = "training on all rows with the labels given", f"on {_judge(cleaned)}"
+    if chosen is noisy:
+        return f"{opening}: nothing that was tried is better {where} than {as_given} ({_measured(noisy)})."
+    return f"{opening}: {where} “{cleaned.chosen}” has {_measured(chosen)}; {as_given} has {_measured(noisy)}."
+
+
+def _measured(row: dict[str, Any]) -> str:
+    accuracy = f"accuracy {percent(row['accuracy'])} ± {percent(row['accuracy_se'])}"
+    return f"{accuracy} and loss {row['loss']:.3f} ± {row['loss_se']:.3f}"

@@ -1,0 +1,50 @@
+"""What `proxbi.cleaning.clean` returns."""
+
+from dataclasses import dataclass
+from typing import Any, NamedTuple
+
+import numpy as np
+from jaxtyping import Bool, Float, Int
+
+
+class Interval(NamedTuple):
+    """An estimate and the ends of its 95 % interval."""
+
+    estimate: float
+    low: float
+    high: float
+
+
+@dataclass(frozen=True)
+class Cleaned:
+    """What is known about each of the n rows: arrays over the rows given, in their order, trusted rows included."""
+
+    weight: Float[np.ndarray, " n"]
+    """The weight in [0, 1] to train with; 1 for trusted rows."""
+    quality: Float[np.ndarray, " n"]
+    """The probability that the given label is right, from a model that was not shown it."""
+    issue: Bool[np.ndarray, " n"]
+    """Which labels are more likely wrong than right; never a trusted one."""
+    suggested: Int[np.ndarray, " n"]
+    """The given label where there is no issue, the most likely class where there is."""
+    trusted: Bool[np.ndarray, " n"]
+    noise_rate: Interval
+    """The share of wrong labels among the rows that are not trusted."""
+    noise_by_class: list[dict[str, Any]]
+    """Rows {"class", "rows", "estimate", "low", "high"}: the share of wrong labels among those given as this class."""
+    noise_by_group: list[dict[str, Any]]
+    """The same with "group" in place of "class"; empty without groups."""
+    scores: list[dict[str, Any]]
+    """Held-out on trusted rows: {"name", "accuracy", "accuracy_se", "loss", "loss_se"} for each way to weigh rows."""
+    chosen: str
+    """The name in `scores` that was picked, by its held-out loss."""
+    helped: bool
+    """False: training on all rows alike is as good as what was chosen."""
+    history: list[dict[str, Any]]
+    """Of the outer solver: {"step", "upper", "held_out", "stationarity", "calls", ...}."""
+    removal: list[dict[str, Any]]
+    """{"dropped", "loss", "accuracy"} on held-out trusted rows, with the worst `dropped` labels left out."""
+    warnings: list[str]
+    """Sentences."""
+    settings: dict[str, float | str]
+    """What the solver set: noise rate, bandwidth, ridge, temperature, ..., and the seed."""

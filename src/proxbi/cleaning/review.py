@@ -1,0 +1,174 @@
+"""The rows that a person should look at, and what the report shows of each."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from math import isqrt
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+import numpy as np
+from jaxtyping import Int
+
+from proxbi.cleaning.result import Cleaned
+from proxbi.report.markup import short
+from proxbi.report.png import thumbnails
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+LETTERS = 80  # of a cell; longer text is cut
+COLUMNS = 8  # of the user's table
+THUMBNAIL_BYTES = 1_000_000  # of all pictures of a table together
+SIDES = 16, 96  # pixels of the smallest and the largest thumbnail
+
+
+@dataclass(frozen=True)
+class Rows:
+    """All that is known about the rows, as `write_report` takes it; every array has an entry for each row."""
+
+    cleaned: Cleaned
+    labels: Sequence[str]
+    given: Int[np.ndarray, " rows"]
+    ids: Sequence[Any] | None = None
+    groups: Sequence[str] | None = None
+    group_of: Int[np.ndarray, " rows"] | None = None
+    images: np.ndarray | None = None
+    frame: "pd.DataFrame | None" = None
+
+    def __post_init__(self) -> None:
+        n = len(self.cleaned.weight)
+        for name in ("given", "ids", "group_of", "images", "frame"):
+            value = getattr(self, name)
+            if value is not None and len(value) != n:
+                raise ValueError(f"{name} must have an entry for each of the {n} rows, and has {len(value)}.")
+        _check_codes("given", self.given, "labels", self.labels)
+        if (self.groups is None) != (self.group_of is None):
+            raise ValueError("groups and group_of must be given together.")
+        if self.groups is not None and self.group_of is not None:
+            _check_codes("group_of", self.group_of, "groups", self.groups)
+        if self.images is not None and (self.images.ndim not in (3, 4) or self.images.shape[3:] not in ((), (3,))):
+            raise ValueError(f"images must be [n, height, width] or [n, height, width, 3], got {self.images.shape}.")
+
+
+class Column(NamedTuple):
+    """The head of a column; numbers are sorted as numbers."""
+
+    name: str
+    numeric: bool = False
+
+
+class Cell(NamedTuple):
+    """What is shown, and what is sorted by and copied."""
+
+    text: str
+    value: str
+
+
+class Line(NamedTuple):
+    """A row of the table; `given` and `suggested` are what the class filter asks for."""
+
+    given: int
+    suggested: int
+    picture: str | None
+    cells: list[Cell]
+
+
+class Table(NamedTuple):
+    """Rows to look at."""
+
+    name: str
+    columns: list[Column]
+    lines: list[Line]
+    classes: list[tuple[int, str]]
+    """Those that occur, for the filter."""
+
+
+def suspects(cleaned: Cleaned, most: int) -> Int[np.ndarray, " suspects"]:
+    """The flagged rows, the worst quality first."""
+    flagged = np.flatnonzero(cleaned.issue)
+    return flagged[np.argsort(cleaned.quality[flagged], kind="stable")][:most]
+
+
+def borderline(cleaned: Cleaned, most: int) -> Int[np.ndarray, " borderline"]:
+    """The rows nearest the threshold, whatever it is: flagged ones of the highest and kept ones of the lowest quality,
+    half of `most` each.
+    """
+    flagged = suspects(cleaned, len(cleaned.issue))[::-1][: most // 2]
+    kept = np.flatnonzero(~cleaned.issue & ~cleaned.trusted)
+    kept = kept[np.argsort(cleaned.quality[kept], kind="stable")][: most // 2]
+    return np.concatenate([flagged[::-1], kept])
+
+
+def table(rows: Rows, name: str, chosen: Int[np.ndarray, " chosen"], *, flag: bool) -> Table:
+    """The chosen rows; with `flag`, a column says which of them are flagged."""
+    cleaned, given = rows.cleaned, rows.given[chosen]
+    suggested = cleaned.suggested[chosen]
+    columns: list[tuple[Column, list[Cell]]] = [
+        _id_column(rows, chosen),
+        (Column("given"), [_text(rows.labels[c]) for c in given]),
+        (Column("suggested"), [_text(rows.labels[c]) for c in suggested]),
+        (Column("quality", True), [_share(q) for q in cleaned.quality[chosen]]),
+        (Column("weight", True), [_share(w) for w in cleaned.weight[chosen]]),
+    ]
+    if flag:
+        columns.append((Column("flagged"), [_text("yes" if issue else "no") for issue in cleaned.issue[chosen]]))
+    if rows.groups is not None and rows.group_of is not None:
+        columns.append((Column("group"), [_text(rows.groups[g]) for g in rows.group_of[chosen]]))
+    columns += _frame_columns(rows.frame, chosen)
+    pictures = _pictures(rows.images, chosen)
+    cells = zip(*(cells for _, cells in columns), strict=True)
+    lines = [Line(int(g), int(s), p, list(c)) for g, s, p, c in zip(given, suggested, pictures, cells, strict=True)]
+    classes = [(int(c), short(rows.labels[c], LETTERS)) for c in np.union1d(given, suggested)]
+    return Table(name, [column for column, _ in columns], lines, classes)
+
+
+def _id_column(rows: Rows, chosen: Int[np.ndarray, " chosen"]) -> tuple[Column, list[Cell]]:
+    if rows.ids is None:
+        return Column("row", True), [_number(int(row)) for row in chosen]
+    ids = [rows.ids[row] for row in chosen]
+    numeric = all(isinstance(each, int | float | np.number) for each in ids)
+    return Column("id", numeric), [_text(each) for each in ids]
+
+
+def _frame_columns(frame: "pd.DataFrame | None", chosen: Int[np.ndarray, " chosen"]) -> list[tuple[Column, list[Cell]]]:
+    """By position: a table may have two columns of one name."""
+    if frame is None:
+        return []
+    shown, made = frame.iloc[chosen, :COLUMNS], []
+    for place, name in enumerate(shown.columns):
+        values = shown.iloc[:, place]
+        numeric = values.dtype.kind in "iuf"
+        write = _number if numeric else _text
+        cells = [_text("") if gone else write(value) for value, gone in zip(values, values.isna(), strict=True)]
+        made.append((Column(short(str(name), LETTERS), numeric), cells))
+    return made
+
+
+def _pictures(images: np.ndarray | None, chosen: Int[np.ndarray, " chosen"]) -> Sequence[str | None]:
+    """Thumbnails as large as fit: a PNG is hardly ever larger than its pixels, and base64 adds a third."""
+    if images is None or not len(chosen):
+        return [None] * len(chosen)
+    channels = 1 if images.ndim == 3 else 3
+    side = isqrt(THUMBNAIL_BYTES * 3 // (4 * channels * len(chosen)))
+    return thumbnails(images[chosen], min(max(side, SIDES[0]), SIDES[1]))
+
+
+def _text(value: object) -> Cell:
+    shown = short(str(value), LETTERS)
+    return Cell(shown, shown)
+
+
+def _number(value: float) -> Cell:
+    exact = value.item() if isinstance(value, np.generic) else value
+    return Cell(f"{exact:.4g}" if isinstance(exact, float) else str(exact), str(exact))
+
+
+def _share(value: float) -> Cell:
+    return Cell(f"{value:.3f}", repr(float(value)))
+
+
+def _check_codes(name: str, codes: Int[np.ndarray, " rows"], of: str, names: Sequence[str]) -> None:
+    wrong = np.flatnonzero((codes < 0) | (codes >= len(names)))
+    if wrong.size:
+        raise ValueError(
+            f"{name} must be in 0..{len(names) - 1}, the places in {of}, got {codes[wrong[0]]} at row {wrong[0]}."
+        )

@@ -1,0 +1,69 @@
+"""Inputs -> what is known about their labels."""
+
+from collections.abc import Callable
+from dataclasses import replace
+from typing import Literal
+
+import numpy as np
+
+from proxbi.cleaning.inputs import Inputs
+from proxbi.cleaning.method import clean
+from proxbi.cleaning.result import Cleaned, Interval
+
+FEWEST_ROWS = 50
+"""With fewer, and none trusted, labels cannot be judged by one another."""
+
+
+def clean_inputs(
+    inputs: Inputs,
+    *,
+    weights: Literal["auto", "free"],
+    seed: int,
+    progress: Callable[[str, float], None] | None = None,
+) -> Cleaned:
+    """Run the method, unless there is too little to go by; the warnings are those of the inputs and its own."""
+    if inputs.trusted is None and total_weight(inputs) < FEWEST_ROWS:
+        cleaned = _untouched(inputs, seed)
+    else:
+        cleaned = clean(
+            inputs.features,
+            inputs.labels,
+            len(inputs.classes),
+            trusted=inputs.trusted,
+            groups=inputs.groups,
+            sample_weight=inputs.weight,
+            weights=weights,
+            seed=seed,
+            progress=progress,
+        )
+    return replace(cleaned, warnings=[*inputs.warnings, *cleaned.warnings])
+
+
+def total_weight(inputs: Inputs) -> float:
+    """How many rows there are, counted by their weights."""
+    return len(inputs.labels) if inputs.weight is None else float(np.sum(inputs.weight))
+
+
+def _untouched(inputs: Inputs, seed: int) -> Cleaned:
+    """Every label is kept, and nothing is known."""
+    n = len(inputs.labels)
+    return Cleaned(
+        weight=np.ones(n),
+        quality=np.ones(n),
+        issue=np.zeros(n, bool),
+        suggested=inputs.labels,
+        trusted=np.zeros(n, bool),
+        noise_rate=Interval(0.0, 0.0, 1.0),
+        noise_by_class=[],
+        noise_by_group=[],
+        scores=[],
+        chosen="noisy",
+        helped=False,
+        history=[],
+        removal=[],
+        warnings=[
+            f"No row is trusted and there are fewer than {FEWEST_ROWS}, too few to judge labels by one another: all "
+            "are kept as they are."
+        ],
+        settings={"seed": seed},
+    )

@@ -1,0 +1,175 @@
+r"""The bilevel problem that sets the numbers of the cleaner.
+
+x = log bandwidth, log ridge, log temperature, and the noise: log-odds of a wrong label, overall, by class, by group
+C = coefficients, a row for each of n rows that are fitted, a column for each class
+
+lower   the weighted kernel ridge regression of one-hot labels E: min over s of sum_i w_i |s(u_i) - e_i|^2 + ridge |s|^2.
+        Its answer is s(u) = sum_i k(u, u_i) sqrt(w_i) C_i, where C minimises the strongly convex quadratic
+            g(x, C) = <C, (V K V + ridge I) C> / (2 n) - <C, V E> / n,      V = diag(sqrt(w)),  K_ij = k(u_i, u_j)
+upper   f(x, C) = mean of -log p(label_j | u_j) over trusted rows and of -log P(given_j | u_j) over noisy ones, none of
+                  them fitted; p(. | u) = softmax(s(u) / temperature), and P by `noise.py`
+h(x)            = boxes for the first four, and a normal prior |.|^2 / (2 m), with m judging rows, that pulls the
+                  log-odds of all classes, and of all groups, together
+
+The weight w_i(x) is the posterior that label i is right, for the noise in x and what an earlier fit believed about
+row i. The problem is solved on a sample: its numbers carry over to all rows, since bandwidth and temperature have
+nothing to do with how many rows there are, and a ridge that is not divided by that number is a ratio of variances.
+"""
+
+from collections.abc import Callable
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jaxtyping import Array, Float
+
+from proxbi._tree import Scalar
+from proxbi.cleaning.kernel import gaussian, product
+from proxbi.cleaning.noise import Given, Noise, joint, symmetric_confusion
+from proxbi.minimize import minimize
+from proxbi.problem import Problem
+from proxbi.regularizers import Box, Regularizer, Separable, SquaredL2
+from proxbi.solvers import AdaptiveProxBiO
+
+Settings = dict[str, Float[Array, "..."]]
+"""x, by name."""
+
+BOXES = {
+    "bandwidth": (-4.0, 4.0),  # natural logarithms, of the bandwidth in units of the typical squared distance
+    "ridge": (-7.0, 5.0),
+    "temperature": (-5.0, 0.0),
+    "rate": (-7.0, 2.0),
+}
+START = {"bandwidth": -1.0, "ridge": -2.0, "temperature": -2.0, "rate": -2.0}
+STEPS, TOL = 15, 2e-3
+SOLVER = AdaptiveProxBiO(inner_steps=100)  # in single precision more gain nothing
+
+
+class Rows(NamedTuple):
+    """Rows of the problem."""
+
+    distances: Float[Array, "rows fitted"]
+    """Squared, to the rows that are fitted, in units of the typical one."""
+    given: Given
+    count: Float[Array, " rows"]
+    """How often each row counts: its sample weight."""
+
+
+class Sample(NamedTuple):
+    """The data of the problem: no row is in two parts."""
+
+    fit: Rows
+    trusted: Rows
+    noisy: Rows
+    belief: Float[Array, "fitted classes"]
+    """What an earlier fit said of the fitted rows; their labels, one-hot, where there was none: then w = 1."""
+
+
+class Solved(NamedTuple):
+    """The answer."""
+
+    settings: Settings
+    history: list[dict[str, Any]]
+
+
+def start(classes: int, groups: int) -> Settings:
+    """Where the solver starts."""
+    noise = {"by_class": np.zeros(classes)} | ({"by_group": np.zeros(groups)} if groups > 1 else {})
+    return {name: jnp.asarray(value, jnp.float32) for name, value in (START | noise).items()}
+
+
+def solve(sample: Sample, x0: Settings, held_out: Rows | None = None) -> Solved:
+    """The settings of this sample. `held_out` are trusted rows that only watch: their loss is in the history."""
+    problem = KernelRidge(_upper, _lower, _prior(sample, x0), sample)
+    watched: list[tuple[float, float]] = []
+
+    def watch(row: dict[str, Any], snapshot: Any) -> None:
+        pair = (sample.trusted, sample.trusted if held_out is None else held_out)
+        watched.append(tuple(float(_loss(snapshot.state.x, snapshot.state.y, sample, rows)) for rows in pair))
+
+    y0 = jnp.zeros_like(sample.belief)
+    result = minimize(
+        problem, SOLVER, x0, y0, steps=STEPS, every=3, tol=TOL, callbacks=[watch], throw=False
+    )
+    return Solved(result.x, [_row(row, *pair) for row, pair in zip(result.history, watched, strict=True)])
+
+
+class KernelRidge(Problem):
+    """The problem, with those of its oracles that its being quadratic makes cheap."""
+
+    def grad_lower(self, x: Settings, y: Array) -> Array:
+        """((V K V + ridge I) Y - V E) / n."""
+        return (self._curved(x)(y) - _roots(x, self.data) * _targets(self.data)) / len(y)
+
+    def hvp(self, x: Settings, y: Array) -> Callable[[Array], Array]:
+        """The map Y -> (V K V + ridge I) Y / n."""
+        curved = self._curved(x)
+        return lambda v: curved(v) / len(v)
+
+    def _curved(self, x: Settings) -> Callable[[Array], Array]:
+        roots, kernel = _roots(x, self.data), gaussian(self.data.fit.distances, jnp.exp(x["bandwidth"]))
+        return lambda v: roots * product(kernel, roots * v) + jnp.exp(x["ridge"]) * v
+
+
+def noise_of(x: Settings) -> Noise:
+    """The noise in x, with wrong labels uniform over the other classes."""
+    by_group = x.get("by_group", jnp.zeros(1, jnp.float32))
+    logits = x["rate"] + x["by_class"][None, :] + by_group[:, None]
+    return Noise(jax.nn.sigmoid(logits), symmetric_confusion(len(x["by_class"])))
+
+
+def log_belief(temperature: Scalar, scores: Float[Array, "rows classes"]) -> Float[Array, "rows classes"]:
+    """log p(class | row), from the log temperature."""
+    return jax.nn.log_softmax(scores / jnp.exp(temperature), axis=1)
+
+
+def label_loss(logs: Float[Array, "rows classes"], given: Given) -> Float[Array, " rows"]:
+    """-log p(label | row)."""
+    return -jnp.take_along_axis(logs, given.labels[:, None], axis=1)[:, 0]
+
+
+def _roots(x: Settings, data: Sample) -> Float[Array, "fitted 1"]:
+    """V."""
+    posterior = joint(noise_of(x), data.belief, data.fit.given).posterior
+    return (jnp.sqrt(data.fit.count) * jnp.sqrt(posterior))[:, None]  # the count, which is data, may be 0
+
+
+def _targets(data: Sample) -> Float[Array, "fitted classes"]:
+    """E."""
+    return jax.nn.one_hot(data.fit.given.labels, data.belief.shape[1], dtype=data.belief.dtype)
+
+
+def _lower(x: Settings, y: Array, data: Sample) -> Scalar:
+    roots, kernel = _roots(x, data), gaussian(data.fit.distances, jnp.exp(x["bandwidth"]))
+    curved = roots * product(kernel, roots * y) + jnp.exp(x["ridge"]) * y
+    return jnp.sum(y * (curved / 2 - roots * _targets(data))) / len(y)
+
+
+def _upper(x: Settings, y: Array, data: Sample) -> Scalar:
+    clean = label_loss(_logs(x, y, data, data.trusted), data.trusted.given)
+    noisy = -jnp.log(joint(noise_of(x), jnp.exp(_logs(x, y, data, data.noisy)), data.noisy.given).likelihood)
+    total = jnp.sum(data.trusted.count * clean) + jnp.sum(data.noisy.count * noisy)
+    return total / (jnp.sum(data.trusted.count) + jnp.sum(data.noisy.count))
+
+
+def _logs(x: Settings, y: Array, data: Sample, rows: Rows) -> Float[Array, "rows classes"]:
+    kernel = gaussian(rows.distances, jnp.exp(x["bandwidth"]))
+    return log_belief(x["temperature"], product(kernel, _roots(x, data) * y))
+
+
+@jax.jit
+def _loss(x: Settings, y: Array, data: Sample, rows: Rows) -> Scalar:
+    losses = label_loss(_logs(x, y, data, rows), rows.given)
+    return jnp.sum(rows.count * losses) / jnp.sum(rows.count)
+
+
+def _prior(sample: Sample, x: Settings) -> Regularizer:
+    together = SquaredL2(1 / float(jnp.sum(sample.trusted.count) + jnp.sum(sample.noisy.count)))
+    return Separable({name: Box(*BOXES[name]) if name in BOXES else together for name in x})
+
+
+def _row(row: dict[str, Any], seen: float, held_out: float) -> dict[str, Any]:
+    calls = sum(row[name] for name in ("grad_lower", "grad_upper", "hvp", "cross", "prox", "value_upper"))
+    kept = {name: row[name] for name in ("step", "objective", "stationarity")}
+    return kept | {"upper": seen, "held_out": held_out, "calls": calls}

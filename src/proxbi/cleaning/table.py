@@ -1,0 +1,115 @@
+"""The rows to be cleaned: checked, and in the sizes that compiled programs take."""
+
+from typing import Any, NamedTuple
+
+import jax.numpy as jnp
+import numpy as np
+from jaxtyping import Array, Bool, Float, Int
+
+from proxbi.cleaning.noise import Given
+
+
+class Table(NamedTuple):
+    """What the user gave, in the types that the method computes with."""
+
+    features: Float[np.ndarray, "rows columns"]
+    labels: Int[np.ndarray, " rows"]
+    trusted: Bool[np.ndarray, " rows"]
+    groups: Int[np.ndarray, " rows"]
+    """All 0 where there are none."""
+    count: Float[np.ndarray, " rows"]
+    """How often each row counts: its sample weight, 1 on average. Rows with 0 are judged but never fitted."""
+    classes: int
+
+    @property
+    def group_count(self) -> int:
+        """How many groups there are."""
+        return int(self.groups.max()) + 1
+
+    @property
+    def noisy(self) -> Int[np.ndarray, " noisy"]:
+        """The rows that are not trusted and may be fitted."""
+        return np.flatnonzero(~self.trusted & (self.count > 0))
+
+    @property
+    def gold(self) -> Int[np.ndarray, " gold"]:
+        """The rows that are trusted."""
+        return np.flatnonzero(self.trusted)
+
+    def given(self, rows: Int[np.ndarray, " rows"], size: int) -> Given:
+        """Labels and groups of these rows, padded to a size."""
+        return Given(padded(self.labels[rows], size), padded(self.groups[rows], size))
+
+
+def checked(
+    features: Any, labels: Any, classes: int, trusted: Any = None, groups: Any = None, sample_weight: Any = None
+) -> Table:
+    """The table, or an error that names the argument."""
+    matrix = np.asarray(features, np.float32)
+    if matrix.ndim != 2 or 0 in matrix.shape:
+        raise ValueError(f"features must be a matrix with rows and columns, got shape {matrix.shape}.")
+    if not np.isfinite(matrix).all():
+        row, column = np.argwhere(~np.isfinite(matrix))[0]
+        raise ValueError(f"features must be finite, and row {row}, column {column} is not.")
+    rows = len(matrix)
+    gold = np.zeros(rows, bool) if trusted is None else _vector("trusted", trusted, rows, "b")
+    if gold.all():
+        raise ValueError("trusted is true for all rows: there is nothing to clean.")
+    source = np.zeros(rows, np.int32) if groups is None else _vector("groups", groups, rows, "iu")
+    if source.min() < 0:
+        raise ValueError(f"groups must be indices 0, 1, ..., got {source.min()}.")
+    return Table(
+        matrix,
+        _labels(labels, rows, classes),
+        gold,
+        source.astype(np.int32),
+        _count(sample_weight, rows),
+        int(classes),
+    )
+
+
+def bucket(rows: int) -> int:
+    """The size that so many rows are padded to. Programs are compiled for each size anew, so there are to be few: powers
+    of two, and from 1024 on eight sizes between two of these.
+
+    >>> [bucket(rows) for rows in (3, 70, 1000, 1100, 25_000)]
+    [64, 128, 1024, 1152, 26624]
+    """
+    power = max(64, 1 << (max(1, rows) - 1).bit_length())
+    step = power // 16 if power > 1024 else power
+    return -(-rows // step) * step if rows else power
+
+
+def padded(values: np.ndarray, size: int) -> Array:
+    """The values and then zeros, up to this size."""
+    filled = np.zeros((size, *values.shape[1:]), values.dtype)
+    filled[: len(values)] = values
+    return jnp.asarray(filled)
+
+
+def _labels(labels: Any, rows: int, classes: int) -> Int[np.ndarray, " rows"]:
+    given = _vector("labels", labels, rows, "iu")
+    if classes < 2:
+        raise ValueError(f"classes must be at least 2, got {classes}.")
+    if given.min() < 0 or given.max() >= classes:
+        raise ValueError(f"labels must be in 0..{classes - 1}, got {given.min()}..{given.max()}.")
+    return given.astype(np.int32)
+
+
+def _count(sample_weight: Any, rows: int) -> Float[np.ndarray, " rows"]:
+    if sample_weight is None:
+        return np.ones(rows, np.float32)
+    weight = _vector("sample_weight", sample_weight, rows, "iufb").astype(np.float64)
+    if not np.isfinite(weight).all() or weight.min() < 0 or weight.max() <= 0:
+        raise ValueError("sample_weight must be finite, not negative, and not all zero.")
+    return (weight / weight[weight > 0].mean()).astype(np.float32)
+
+
+def _vector(name: str, values: Any, rows: int, kinds: str) -> np.ndarray:
+    vector = np.asarray(values)
+    if vector.shape != (rows,):
+        raise ValueError(f"{name} must have one value for each of the {rows} rows, got shape {vector.shape}.")
+    if vector.dtype.kind not in kinds:
+        expected = {"b": "truth values", "iu": "integers"}.get(kinds, "numbers")
+        raise TypeError(f"{name} must be {expected}, got {vector.dtype}.")
+    return vector

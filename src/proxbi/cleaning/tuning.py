@@ -1,0 +1,90 @@
+"""From a table to the samples on which its settings are solved for, without any row in two roles.
+
+The trusted rows are cut in two halves. What is made with the help of one half is judged on the other, and the settings
+of the cleaner are the mean of the two answers. With no trusted rows some of the noisy ones take their place as judges.
+"""
+
+from typing import NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jaxtyping import Array, Float, Int
+
+from proxbi.cleaning import settings
+from proxbi.cleaning.kernel import gaussian, product, squared_distances
+from proxbi.cleaning.settings import Sample, Settings, Solved
+from proxbi.cleaning.table import Table, bucket, padded
+
+FIT, WATCH, TRUSTED = 1000, 1000, 500
+"""The most rows in a sample: to fit, to judge with noise, and to judge without."""
+
+
+class Roles(NamedTuple):
+    """Which rows of the table do what."""
+
+    fit: Int[np.ndarray, " fit"]
+    watch: Int[np.ndarray, " watch"]
+    """Noisy rows that judge the settings."""
+    halves: tuple[Int[np.ndarray, " half"], Int[np.ndarray, " half"]]
+    """Trusted rows; or noisy rows that only judge, in the second half alone, where none are trusted."""
+
+    @property
+    def noisy(self) -> Int[np.ndarray, " noisy"]:
+        """All that are not trusted and not judges of last resort."""
+        return np.concatenate([self.fit, self.watch])
+
+
+def assign(table: Table, draw: np.random.Generator) -> Roles:
+    """Roles for rows drawn at random; rows with no sample weight get none."""
+    noisy, gold = draw.permutation(table.noisy), draw.permutation(table.gold)
+    half = min(TRUSTED, len(gold) // 2)
+    fit = min(FIT, int(0.5 * len(noisy)))
+    watch = min(WATCH, (len(noisy) - fit) // (1 if half else 2))
+    judges = np.array([], int) if half else noisy[fit + watch :][:WATCH]
+    halves = (gold[:half], gold[half : 2 * half] if half else judges)
+    return Roles(noisy[:fit], noisy[fit : fit + watch], halves)
+
+
+def tune(table: Table, roles: Roles, unit: float) -> list[Solved]:
+    """The settings by each half, watched by the other; `unit` is that of squared distances."""
+    parts = (roles.fit, roles.watch, *roles.halves)
+    size = bucket(max(map(len, parts)))
+    fit, watch, *halves = (_rows(table, part, roles.fit, unit, size) for part in parts)
+    # First without any trusted row and with all weights 1, which both halves may share: it gives the beliefs that
+    # weights are made of.
+    labels = jax.nn.one_hot(fit.given.labels, table.classes, dtype=jnp.float32)
+    blind = Sample(fit, halves[0]._replace(count=0 * halves[0].count), watch, labels)
+    first = settings.solve(blind, settings.start(table.classes, table.group_count))
+    sample = blind._replace(belief=_belief(blind, first.settings))
+    pairs = [halves, halves[::-1]] if len(roles.halves[0]) else [halves]
+    return [settings.solve(sample._replace(trusted=seen), first.settings, other) for seen, other in pairs]
+
+
+def average(tuned: list[Solved]) -> Settings:
+    """The mean of the settings, which are logarithms."""
+    each = [one.settings for one in tuned]
+    return {name: jnp.mean(jnp.stack([one[name] for one in each]), axis=0) for name in each[0]}
+
+
+def _rows(
+    table: Table, rows: Int[np.ndarray, " rows"], fit: Int[np.ndarray, " fit"], unit: float, size: int
+) -> settings.Rows:
+    center = table.features[fit].mean(axis=0)  # makes the rounding of distances small
+    some, fitted = (padded(table.features[part] - center, size) for part in (rows, fit))
+    return settings.Rows(squared_distances(some, fitted) / unit, table.given(rows, size), padded(table.count[rows], size))
+
+
+@jax.jit
+def _belief(sample: Sample, x: Settings) -> Float[Array, "rows classes"]:
+    """What a fit of the sample, with all posteriors 1, believes of each of its rows without it.
+
+    With A = V K V + ridge I and C = A^-1 V E, as in `settings.py`, the score of row i without it is
+    e_i - C_i / (v_i (A^-1)_ii).
+    """
+    roots = jnp.sqrt(sample.fit.count)[:, None]
+    kernel = roots * gaussian(sample.fit.distances, jnp.exp(x["bandwidth"])) * roots.T
+    inverse = jnp.linalg.inv(kernel + jnp.exp(x["ridge"]) * jnp.eye(len(kernel), dtype=kernel.dtype))
+    targets = jax.nn.one_hot(sample.fit.given.labels, sample.belief.shape[1], dtype=kernel.dtype)
+    seen = jnp.maximum(roots, 1e-6) * jnp.diagonal(inverse)[:, None]  # rows that only fill up the size have root 0
+    return jnp.exp(settings.log_belief(x["temperature"], targets - product(inverse, roots * targets) / seen))

@@ -1,0 +1,57 @@
+"""How elements, names and numbers are written into a page."""
+
+from html import escape
+from math import isfinite
+
+
+class Svg(str):
+    """Markup that goes into a page as it is. `__html__` is how Jinja2 asks."""
+
+    __slots__ = ()
+
+    def __html__(self) -> str:
+        return str(self)
+
+
+def tag(name: str, *children: str, **attributes: float | str) -> Svg:
+    """One element. Children that are not `Svg` are text, and escaped; `_` in the name of an attribute stands for `-`.
+
+    >>> print(tag("text", "a < b", x=1.25, class_="axis"))
+    <text x="1.25" class="axis">a &lt; b</text>
+    """
+    inside = "".join(child if isinstance(child, Svg) else escape(child) for child in children)
+    named = "".join(f' {key.rstrip("_").replace("_", "-")}="{_attribute(value)}"' for key, value in attributes.items())
+    return Svg(f"<{name}{named}>{inside}</{name}>")
+
+
+def short(text: str, most: int) -> str:
+    """`text`, or its beginning and three dots.
+
+    >>> short("annotator", 6)
+    'annot…'
+    """
+    return text if len(text) <= most else text[: most - 1] + "…"
+
+
+def percent(share: float) -> str:
+    """A share in per cent; a dash if it is not known.
+
+    >>> percent(0.0421), percent(1), percent(float("nan"))
+    ('4.2 %', '100.0 %', '–')
+    """
+    return f"{100 * share:.1f} %" if isfinite(share) else "–"
+
+
+def number(value: float) -> str:
+    """A number with four significant digits, and commas in it if it is a large whole one.
+
+    >>> number(0.123456), number(20000), number(float("nan"))
+    ('0.1235', '20,000', '–')
+    """
+    if not isfinite(value):
+        return "–"
+    return f"{value:,.0f}" if value == int(value) and abs(value) < 1e15 else f"{value:.4g}"
+
+
+def _attribute(value: float | str) -> str:
+    return escape(value) if isinstance(value, str) else f"{value:.2f}".rstrip("0").rstrip(".")

@@ -1,0 +1,198 @@
+"""A table or an array -> numbers on which distances make sense."""
+
+import numpy as np
+import pandas as pd
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from sklearn.datasets import load_digits
+
+from proxbi.cleaning.features import MOST_CATEGORIES, Encoder
+
+
+def encoded(table):
+    return Encoder().fit(table).transform(table)
+
+
+def table(seed=0, rows=200):
+    draw = np.random.default_rng(seed)
+    return pd.DataFrame(
+        {
+            "age": draw.integers(18, 90, rows),
+            "income": draw.lognormal(10, 1, rows),
+            "city": draw.choice(["Bern", "Rom", "Wien"], rows),
+            "member": draw.random(rows) < 0.5,
+            "since": pd.Timestamp("2020-01-01") + pd.to_timedelta(draw.integers(0, 1000, rows), unit="D"),
+        }
+    )
+
+
+def test_numbers_have_the_median_0_and_the_quartiles_of_a_normal_distribution():
+    numbers = encoded(table(rows=2000)[["age", "income", "since"]])
+    assert numbers.dtype == np.float32
+    low, middle, high = np.quantile(numbers, [0.25, 0.5, 0.75], axis=0)
+    np.testing.assert_allclose(middle, 0, atol=1e-2)
+    np.testing.assert_allclose(high - low, 1.349, rtol=0.05)
+    assert np.abs(numbers).max() < 4
+
+
+def test_the_order_of_numbers_is_kept_whatever_their_tails():
+    heavy = np.exp(4 * np.random.default_rng(0).normal(size=(500, 1)))
+    found = encoded(heavy)
+    assert np.array_equal(np.argsort(found[:, 0]), np.argsort(heavy[:, 0]))
+    assert found.std() > 0.7
+
+
+def test_a_category_is_one_column_for_each_value():
+    given = table()
+    columns = encoded(given[["city"]])
+    assert columns.shape[1] == 3
+    assert set(np.unique(columns)) == {0, 1}
+    assert (columns.sum(axis=1) == 1).all()
+    same = given["city"].to_numpy()[:, None] == given["city"].to_numpy()[None]
+    distance = ((columns[:, None] - columns[None]) ** 2).sum(axis=2)
+    assert np.array_equal(distance == 0, same)
+
+
+@pytest.mark.parametrize("dtype", ["category", "str", "object"])
+def test_a_category_is_one_whatever_its_type(dtype):
+    column = pd.Series(["a", "b", "a", None, "b", None])
+    np.testing.assert_array_equal(encoded(column.astype(dtype).to_frame("c")), encoded(column.to_frame("c")))
+
+
+@pytest.mark.parametrize("gap", [None, np.nan])
+def test_missing_values_get_the_median_and_a_flag(gap):
+    frame = pd.DataFrame({"a": [1.0, 2.0, gap, 3.0, 100.0]}, dtype=float)
+    value, flag = encoded(frame).T
+    assert flag.tolist() == [0, 0, 1, 0, 0]
+    assert value[2] == value[1]
+    assert np.isfinite(value).all()
+
+
+def test_a_missing_category_is_a_value_of_its_own():
+    columns = encoded(pd.DataFrame({"c": ["a", "b", None, "a", "b", None]}))
+    assert columns.tolist() == [[1, 0, 0], [0, 1, 0], [0, 0, 1]] * 2
+
+
+def test_a_gap_that_the_fit_has_not_seen_is_filled():
+    encoder = Encoder().fit(pd.DataFrame({"a": [1.0, 2.0, 3.0, 4.0], "c": ["x", "y", "x", "y"]}))
+    found = encoder.transform(pd.DataFrame({"a": [np.nan, 2.0], "c": ["new", None]}))
+    assert np.isfinite(found).all()
+    assert found[0].tolist() == [0, 0, 0]
+    assert (found[1, 1:] == 0).all()
+
+
+def test_rare_values_share_a_column():
+    values = [f"v{i}" for i in range(60) for _ in range(2 + i)]
+    encoder = Encoder().fit(pd.DataFrame({"c": values}))
+    assert encoder.width == MOST_CATEGORIES + 1
+    assert "60 different values" in encoder.warnings[0]
+    rare, frequent = encoder.transform(pd.DataFrame({"c": ["v0", "v59"]}))
+    assert rare[-1] == 1
+    assert frequent[0] == 1
+    assert rare.sum() == frequent.sum() == 1
+
+
+def test_a_column_of_names_is_left_out_with_a_warning():
+    frame = table().assign(name=[f"person {i}" for i in range(200)])
+    encoder = Encoder().fit(frame)
+    assert encoder.width == Encoder().fit(table()).width
+    assert "'name'" in encoder.warnings[0]
+
+
+def test_numbers_spoiled_by_a_word_are_noticed():
+    ages = [str(age) for age in range(40)] * 3 + ["?"]
+    assert "because of '?'" in Encoder().fit(pd.DataFrame({"age": ages})).warnings[0]
+
+
+def test_constant_columns_are_left_out_with_a_warning():
+    frame = table().assign(country="CH", year=2020, empty=np.nan)
+    encoder = Encoder().fit(frame)
+    assert encoder.width == Encoder().fit(table()).width
+    said = " ".join(encoder.warnings)
+    assert all(name in said for name in ("'country'", "'year'", "'empty'"))
+    with pytest.raises(ValueError, match="constant"):
+        Encoder().fit(frame[["country", "year"]])
+
+
+def test_a_column_that_is_there_or_not_says_so():
+    assert encoded(pd.DataFrame({"visit": [1.0, np.nan, 1.0]})).tolist() == [[0], [1], [0]]
+
+
+@pytest.mark.parametrize("place", [(3, 0), (150, 4)])
+def test_an_infinite_value_is_named_by_row_and_column(place):
+    X = np.random.default_rng(0).normal(size=(200, 5))
+    X[place] = np.inf
+    with pytest.raises(ValueError, match=rf"'{place[1]}'.* row {place[0]} "):
+        Encoder().fit(X)
+    good = np.nan_to_num(X, posinf=0.0)
+    with pytest.raises(ValueError, match="infinite"):
+        Encoder().fit(good).transform(X)
+
+
+def test_very_large_numbers_do_not_overflow():
+    large = np.array([[1e300], [-1e300], [5e299], [0.0]])
+    np.testing.assert_allclose(encoded(large), encoded(large / 1e300), rtol=1e-6)
+
+
+def pixels():
+    return load_digits().data
+
+
+@pytest.mark.parametrize(
+    "X",
+    [
+        pixels(),
+        pixels().astype(np.uint8)[:, :8],
+        pixels().reshape(-1, 8, 8) * 1e-3,
+        pd.DataFrame(pixels()).rename(columns=str),
+        pd.DataFrame({"embedding": list(pixels())}),
+    ],
+    ids=["floats", "bytes", "images", "frame", "vectors"],
+)
+def test_columns_of_one_scale_keep_their_ratios(X):
+    flat = np.stack(X["embedding"]) if "embedding" in X else np.asarray(X).reshape(len(X), -1)
+    varying = flat.std(axis=0) > 0
+    found = encoded(X)
+    assert found.shape[1] == varying.sum()
+    ratio = found.std(axis=0) / flat[:, varying].std(axis=0)
+    np.testing.assert_allclose(ratio, ratio[0], rtol=1e-3)
+    np.testing.assert_allclose(np.mean(found.var(axis=0)), 1, rtol=1e-3)
+
+
+def test_columns_of_many_scales_do_not():
+    X = np.random.default_rng(0).normal(size=(300, 20)) * 10.0 ** np.arange(20)
+    np.testing.assert_allclose(encoded(X).std(axis=0), 1, rtol=0.2)
+
+
+def test_vectors_of_different_lengths_are_refused():
+    with pytest.raises(ValueError, match=r"'v'.*row 1"):
+        Encoder().fit(pd.DataFrame({"v": [np.zeros(3), np.zeros(2)]}))
+
+
+def test_text_where_the_fit_had_numbers_is_refused():
+    encoder = Encoder().fit(pd.DataFrame({"a": [1.0, 2.0]}))
+    with pytest.raises(ValueError, match="'a'"):
+        encoder.transform(pd.DataFrame({"a": ["x", "y"]}))
+
+
+@given(st.lists(st.integers(0, 3), min_size=30, max_size=30).filter(lambda counts: sum(map(bool, counts)) > 5))
+def test_a_weight_counts_rows(counts):
+    frame = table(rows=30)
+    frame.loc[::7, "age"] = np.nan
+    repeated = frame.loc[np.repeat(np.arange(30), counts)]
+    by_weight = Encoder().fit(frame, np.array(counts, float)).transform(frame)
+    np.testing.assert_allclose(by_weight, Encoder().fit(repeated).transform(frame), rtol=1e-5, atol=1e-5)
+
+
+@pytest.mark.parametrize("dtype", ["Int64", "Float64", "boolean", "int8", "float32"])
+def test_nullable_and_small_types_are_numbers(dtype):
+    column = pd.Series([1, 0, 1, 1], dtype=dtype)
+    np.testing.assert_array_equal(encoded(column.to_frame("a")), encoded(np.array([[1.0], [0], [1], [1]])))
+
+
+def test_time_zones_and_durations_are_numbers():
+    when = pd.date_range("2024-01-01", periods=4, tz="Europe/Zurich")
+    frame = pd.DataFrame({"when": when, "took": pd.to_timedelta([1, 2, 3, 4], unit="h")})
+    first, second = encoded(frame).T
+    np.testing.assert_allclose(first, second, atol=1e-5)

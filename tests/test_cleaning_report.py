@@ -1,0 +1,322 @@
+"""The report of a cleaning: it says what the result says, everything given to it stays text, and it stays small."""
+
+import re
+from dataclasses import replace
+from html.parser import HTMLParser
+from pathlib import Path
+from typing import Any
+from xml.etree import ElementTree
+
+import numpy as np
+import pandas as pd
+import pytest
+
+import cleaned_example
+from cleaned_example import DIGITS, everything, evil, report
+from proxbi.cleaning import figures
+from proxbi.cleaning.report import LARGEST_PAGE, SUSPECTS, write_report
+from proxbi.cleaning.review import LETTERS, borderline, suspects
+from proxbi.report.markup import percent
+
+HEADINGS = [
+    "Verdict",
+    "Noise rate",
+    "Weight and quality",
+    "Given and suggested labels",
+    "Noise rate by class",
+    "Noise rate by group",
+    "Suspects",
+    "Borderline rows",
+    "Convergence and overfitting",
+    "Removal curve",
+    "Settings that were found",
+    "Warnings",
+]
+
+
+def sparse(folder: Path, example: cleaned_example.Example, classes: int, **more: Any) -> str:
+    """The page of a result with nothing beside it."""
+    path = folder / "report.html"
+    labels = [f"class {k}" for k in range(classes)]
+    write_report(path, example.cleaned, **({"labels": labels, "given": example.given} | more))
+    return path.read_text(encoding="utf-8")
+
+
+class Elements(HTMLParser):
+    """The elements of a page, by name: their attributes, and the text of all its tables."""
+
+    def __init__(self, page: str) -> None:
+        super().__init__()
+        self.found: dict[str, list[dict[str, str | None]]] = {}
+        self.tables: list[list[list[str]]] = []
+        self.in_cell = False
+        self.feed(page)
+
+    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        self.found.setdefault(tag, []).append(dict(attrs))
+        if tag == "table":
+            self.tables.append([])
+        elif tag == "tr":
+            self.tables[-1].append([])
+        elif tag in ("td", "th"):
+            self.tables[-1][-1].append("")
+            self.in_cell = True
+
+    def handle_endtag(self, tag: str) -> None:
+        if tag in ("td", "th"):
+            self.in_cell = False
+
+    def handle_data(self, data: str) -> None:
+        if self.in_cell:
+            self.tables[-1][-1][-1] += data.strip()
+
+
+def charts(page: str) -> list[ElementTree.Element]:
+    return [ElementTree.fromstring(chart) for chart in re.findall(r"<svg.*?</svg>", page, re.DOTALL)]
+
+
+# === What the page says ===============================================================================================
+
+
+def test_the_sections_are_there_in_order_and_every_chart_is_labelled(tmp_path):
+    page = report(tmp_path)
+    assert re.findall(r"<h2[^>]*>(.*?)</h2>", page) == HEADINGS
+    assert len(charts(page)) == 2 + 2 + 2 + 2 + 2
+    for chart in charts(page):
+        assert any("quiet" in text.get("class", "") and text.text for text in chart.iter("text"))
+        assert not re.search(r'"(nan|inf|-inf)"', ElementTree.tostring(chart, "unicode"))
+
+
+def test_the_head_says_what_was_run(tmp_path):
+    example = cleaned_example.digits()
+    facts = dict(re.findall(r"<dt>(.*?)</dt><dd>(.*?)</dd>", report(tmp_path)))
+    assert facts["rows"] == "600"
+    assert facts["trusted rows"] == "100"
+    assert facts["flagged"].startswith(f"{np.sum(example.cleaned.issue)} (")
+    assert facts["seed"] == "7"
+    assert facts["versions"] == "proxbi 0.1.0, jax 0.8.0"
+    assert facts["command"] == "<code>proxbi clean digits.csv --label y</code>"
+    assert facts["warnings"] == '<a href="#warnings">1</a>'
+
+
+@pytest.mark.parametrize(
+    ("chosen", "helped", "words"),
+    [
+        (
+            "bilevel",
+            True,
+            "Cleaning helped: on held-out trusted rows “bilevel” has accuracy 96.2 % ± 2.0 % and loss 0.180",
+        ),
+        ("trimming", False, "Cleaning did not help: on held-out trusted rows “trimming” has accuracy 95.1 %"),
+        ("noisy", False, "Cleaning did not help: nothing that was tried is better on held-out trusted rows"),
+        ("unheard of", True, "Whether cleaning helped was not measured."),
+    ],
+)
+def test_the_verdict(tmp_path, chosen, helped, words):
+    page = report(tmp_path, cleaned=replace(cleaned_example.digits().cleaned, chosen=chosen, helped=helped))
+    verdict, said = re.search(r'<p class="(verdict[^"]*)">(.*?)</p>', page).groups()
+    assert said.startswith(words)
+    assert verdict == ("verdict helped" if helped else "verdict")
+
+
+def test_without_trusted_rows_nothing_claims_to_be_judged_by_them(tmp_path):
+    cleaned = replace(cleaned_example.digits().cleaned, trusted=np.zeros(600, bool))
+    assert "on held-out rows (by the labels given: no row is trusted)" in report(tmp_path, cleaned=cleaned)
+
+
+def test_the_scores_are_those_of_the_result(tmp_path):
+    table = Elements(report(tmp_path)).tables[0]
+    for row, score in zip(table[1:], cleaned_example.digits().cleaned.scores, strict=True):
+        assert row[:2] == [score["name"], f"{100 * score['accuracy']:.1f} % ± 2.0 %"]
+        assert row[2] == f"{score['loss']:.3f} ± 0.030"
+
+
+def test_the_noise_rate_comes_with_its_interval(tmp_path):
+    rate = cleaned_example.digits().cleaned.noise_rate
+    interval = f"(95 % interval {percent(rate.low)} to {percent(rate.high)})"
+    assert f"{percent(rate.estimate)} of the untrusted labels are wrong {interval}" in report(tmp_path)
+
+
+def test_the_matrix_counts_untrusted_rows(tmp_path):
+    example = cleaned_example.digits()
+    table = Elements(report(tmp_path)).tables[1]
+    assert table[0][1:] == DIGITS
+    shown = np.array([[int(cell or 0) for cell in row[1:]] for row in table[1:]])
+    judged = ~example.cleaned.trusted
+    expected = pd.crosstab(example.given[judged], example.cleaned.suggested[judged])
+    assert np.array_equal(shown, expected)
+    assert shown.sum() == 500
+
+
+def test_a_hundred_classes_are_listed_by_the_largest_changes(tmp_path):
+    example = cleaned_example.random(30_000, 100, 9_000)
+    page = sparse(tmp_path, example, 100)
+    rows = [[row[0], row[1], int(row[2])] for row in Elements(page).tables[0][1:]]
+    counts = pd.crosstab(example.given, example.cleaned.suggested).to_numpy(copy=True)
+    np.fill_diagonal(counts, 0)
+    assert [row[2] for row in rows] == sorted(counts.ravel(), reverse=True)[: figures.PAIRS]
+    for given, suggested, count in rows:
+        assert counts[int(given.split()[1]), int(suggested.split()[1])] == count
+    assert len(page) < LARGEST_PAGE / 4
+    assert "The 30 of 100 with the highest rate are shown." in page
+
+
+@pytest.mark.parametrize("classes", [2, 3, 20, 21, 100])
+def test_any_number_of_classes(tmp_path, classes):
+    page = sparse(tmp_path, cleaned_example.random(400, classes, 100), classes)
+    elements = Elements(page)
+    assert len(elements.tables[0]) == (classes + 1 if classes <= figures.MATRIX else figures.PAIRS + 1)
+    assert all(chart is not None for chart in charts(page))
+
+
+def test_little_is_known(tmp_path):
+    """No scores, no history, no issue, an unknown rate: the page is written, and its empty sections are left out."""
+    example = cleaned_example.random(50, 3, 0)
+    nan = float("nan")
+    unknown = [{"class": 0, "rows": 0, "estimate": nan, "low": nan, "high": nan}]
+    cleaned = replace(
+        example.cleaned,
+        noise_by_class=unknown,
+        warnings=[],
+        settings={},
+        noise_rate=example.cleaned.noise_rate._replace(low=nan),
+    )
+    page = sparse(tmp_path, example._replace(cleaned=cleaned), 3)
+    headings = re.findall(r"<h2[^>]*>(.*?)</h2>", page)
+    assert headings == [*HEADINGS[:5], "Suspects", "Borderline rows", "Warnings"]
+    assert "No row is flagged." in page
+    assert "– to" in page
+
+
+def test_the_overfitting_gap_is_said_where_it_was_measured():
+    history = [{"step": 0, "upper": 0.5, "held_out": 0.6}, {"step": 1, "upper": 0.25, "held_out": 0.5}]
+    assert "an overfitting gap of 0.25." in figures.gap(history)
+    assert figures.gap([{"step": 0, "upper": 0.5, "held_out": None}]) == ""
+    assert figures.gap([]) == ""
+    assert len(figures.convergence([{"step": 0, "upper": 0.5, "held_out": None, "stationarity": 0.0}])) == 2
+
+
+# === Which rows are shown =============================================================================================
+
+
+def test_suspects_are_flagged_rows_the_worst_first():
+    cleaned = cleaned_example.digits().cleaned
+    chosen = suspects(cleaned, 500)
+    assert set(chosen) == set(np.flatnonzero(cleaned.issue))
+    assert np.all(np.diff(cleaned.quality[chosen]) >= 0)
+    assert np.array_equal(suspects(cleaned, 5), chosen[:5])
+
+
+def test_borderline_rows_are_nearest_to_the_threshold_on_both_sides():
+    cleaned = cleaned_example.digits().cleaned
+    chosen = borderline(cleaned, 40)
+    flagged, kept = chosen[cleaned.issue[chosen]], chosen[~cleaned.issue[chosen]]
+    assert len(flagged) == len(kept) == 20
+    assert not cleaned.trusted[chosen].any()
+    others = np.setdiff1d(np.flatnonzero(~cleaned.trusted), chosen)
+    assert cleaned.quality[flagged].min() >= cleaned.quality[others[cleaned.issue[others]]].max()
+    assert cleaned.quality[kept].max() <= cleaned.quality[others[~cleaned.issue[others]]].min()
+
+
+def test_at_most_500_suspects_are_shown(tmp_path):
+    page = sparse(tmp_path, cleaned_example.random(2000, 4, 900), 4)
+    assert len(Elements(page).tables[1]) == SUSPECTS + 1
+    assert "Flagged rows: 900, the worst 500 shown." in page
+
+
+def test_a_suspect_is_shown_with_what_was_given(tmp_path):
+    given = everything()
+    cleaned, worst = given["cleaned"], int(suspects(given["cleaned"], 1)[0])
+    heads, row = Elements(report(tmp_path)).tables[2][:2]
+    shown = dict(zip(heads, row, strict=True))
+    assert shown["id"] == f"id-{worst}"
+    assert shown["given"] == DIGITS[given["given"][worst]]
+    assert shown["suggested"] == DIGITS[cleaned.suggested[worst]]
+    assert float(shown["quality"]) == pytest.approx(cleaned.quality[worst], abs=5e-4)
+    assert shown["group"] == given["groups"][given["group_of"][worst]]
+    assert shown["note"] == given["frame"]["note"][worst]
+    assert int(shown["count"]) == given["frame"]["count"][worst]
+
+
+def test_tables_of_many_kinds_of_columns(tmp_path):
+    """Two columns of one name, missing values of every kind, dates, categories; and a table too wide to show."""
+    n = len(cleaned_example.digits().given)
+    odd = [
+        pd.Series([None, 1] * (n // 2), dtype="Int64"),
+        pd.Series(pd.Categorical(["a", None] * (n // 2))),
+        pd.Series(pd.to_datetime(["2026-01-01", None] * (n // 2))),
+        pd.Series([True, False] * (n // 2)),
+    ]
+    frame = pd.concat([*odd, *odd, *odd], axis=1)
+    frame.columns = ["twice"] * 12
+    page = report(tmp_path, frame=frame)
+    assert "The first 8 of 12 columns are shown." in page
+    cells = {row[-4] for row in Elements(page).tables[2][1:]}, {row[-2] for row in Elements(page).tables[2][1:]}
+    assert cells[0] == {"", "1"}
+    assert cells[1] == {"", "2026-01-01 00:00:00"}
+
+
+@pytest.mark.parametrize(
+    ("wrong", "message"),
+    [
+        ({"given": np.zeros(3, int)}, "given must have an entry for each of the 600 rows, and has 3"),
+        ({"given": np.full(600, 10)}, r"given must be in 0..9, the places in labels, got 10 at row 0"),
+        ({"ids": ["a"]}, "ids must have an entry"),
+        ({"frame": pd.DataFrame({"a": [1]})}, "frame must have an entry"),
+        ({"group_of": None}, "groups and group_of must be given together"),
+        ({"group_of": np.full(600, 3)}, "group_of must be in 0..2"),
+        ({"images": np.zeros((600, 4, 4, 2))}, "images must be"),
+    ],
+)
+def test_bad_arguments_are_named_and_nothing_is_report(tmp_path, wrong, message):
+    with pytest.raises(ValueError, match=message):
+        report(tmp_path, **wrong)
+    assert list(tmp_path.iterdir()) == []
+
+
+# === Text stays text, and the page stays small ========================================================================
+
+
+def test_text_stays_text(tmp_path):
+    page = report(tmp_path, **evil())
+    elements = Elements(page).found
+    assert len(elements["script"]) == 1
+    assert all(image["src"].startswith("data:image/png;base64,") for image in elements["img"])
+    assert not any(name.startswith("on") for found in elements.values() for one in found for name in one)
+    assert page.count("&lt;/script&gt;") > 100
+
+
+def test_nothing_is_fetched(tmp_path):
+    page = report(tmp_path)
+    elements = Elements(page).found
+    assert set(elements).isdisjoint({"link", "iframe", "object", "embed", "base", "form"})
+    assert "src" not in elements["script"][0]
+    assert all(link["href"].startswith("#") for link in elements["a"])
+    assert not re.search(r"@import|url\(|https?:", page)
+
+
+def test_the_same_arguments_give_the_same_bytes(tmp_path):
+    assert report(tmp_path) == report(tmp_path)
+    assert report(tmp_path) != report(tmp_path, seed=8)
+
+
+def test_large_pictures_and_long_texts_keep_the_page_below_2_mb(tmp_path):
+    """Noise does not compress, and every letter of these texts is written as five."""
+    n = 1000
+    example = cleaned_example.random(n, 100, 900)
+    colours = np.random.default_rng(0).integers(0, 256, (n, 48, 48, 3), dtype=np.uint8)
+    frame = pd.DataFrame({f"{'&' * 500}{k}": ["'" * 500] * n for k in range(40)})
+    page = sparse(tmp_path, example, 100, images=colours, frame=frame, ids=['"' * 500] * n, labels=["<" * 500] * 100)
+    assert len(page.encode()) <= LARGEST_PAGE
+    shown = int(re.search(r"the worst (\d+) shown", page)[1])
+    assert 50 <= shown < SUSPECTS
+    assert len(Elements(page).found["tr"]) > shown
+    only_pictures = sparse(tmp_path, example, 100, images=colours)
+    assert "the worst 500 shown" in only_pictures
+    assert len(only_pictures.encode()) <= LARGEST_PAGE
+
+
+def test_long_texts_are_cut(tmp_path):
+    page = report(tmp_path, ids=["x" * 1000] * 600)
+    assert "x" * (LETTERS - 1) + "…" in page
+    assert "x" * (LETTERS + 1) not in page

@@ -1,0 +1,228 @@
+"""The report in a real browser: its tables sort, filter and copy, it tells the console and the network nothing, and it
+looks right on a phone and in print.
+"""
+
+import csv
+import io
+import re
+
+import numpy as np
+import pandas as pd
+import pytest
+
+import browser
+import cleaned_example
+from cleaned_example import everything, evil, report
+from proxbi.cleaning.report import write_report
+
+needs_browser = pytest.mark.skipif(browser.PROGRAM is None, reason="no chromium is installed")
+
+
+@pytest.fixture(scope="module")
+def tab(tmp_path_factory):
+    with browser.running(tmp_path_factory.mktemp("profile")) as running:
+        yield running
+
+
+@pytest.fixture
+def opened(tab, tmp_path):
+    report(tmp_path)
+    tab.open(tmp_path / "report.html")
+    return tab
+
+
+def column(tab: browser.Browser, head: str, table: str = "suspects") -> list[str]:
+    """What is shown in a column, from the top down."""
+    return tab.evaluate(
+        f"""(() => {{
+        const table = document.querySelector("#{table} table");
+        const head = Array.from(table.tHead.rows[0].cells).find((cell) => cell.textContent === "{head}");
+        const rows = Array.from(table.tBodies[0].rows).filter((row) => row.offsetHeight > 0);
+        return rows.map((row) => row.cells[head.cellIndex].textContent);
+        }})()"""
+    )
+
+
+def click(tab: browser.Browser, head: str) -> None:
+    tab.evaluate(
+        f"""Array.from(document.querySelectorAll("#suspects th span"))
+        .find((span) => span.textContent === "{head}").click()"""
+    )
+
+
+def fill(tab: browser.Browser, control: str, value: str, event: str) -> None:
+    tab.evaluate(
+        f"""(() => {{
+        const control = document.querySelector("#suspects {control}");
+        control.value = "{value}";
+        control.dispatchEvent(new Event("{event}"));
+        }})()"""
+    )
+
+
+def copy(tab: browser.Browser) -> str:
+    """Click on "copy", and wait for what is said."""
+    return tab.evaluate(
+        """new Promise((done) => {
+        const said = document.querySelector("#suspects .said");
+        new MutationObserver(() => done(said.textContent)).observe(said, { childList: true });
+        document.querySelector("#suspects .copy").click();
+        })"""
+    )
+
+
+@needs_browser
+def test_a_click_on_a_head_sorts(opened):
+    ids = column(opened, "id")
+    click(opened, "count")  # numbers, which as text would be in another order
+    counts = column(opened, "count")
+    assert counts == sorted(counts, key=int) != sorted(counts)
+    assert sorted(column(opened, "id")) == sorted(ids)
+    click(opened, "count")
+    assert column(opened, "count") == counts[::-1]
+    click(opened, "note")
+    assert column(opened, "note") == sorted(column(opened, "note"))
+    assert opened.evaluate('document.querySelectorAll("#suspects [aria-sort]").length') == 1
+
+
+@needs_browser
+def test_missing_values_are_last_in_either_direction(opened):
+    for order in (1, -1):
+        click(opened, "ink")
+        values = column(opened, "ink")
+        known = [float(value) for value in values if value]
+        assert 0 < len(known) < len(values)
+        assert known == sorted(known, reverse=order < 0)
+        assert values[len(known) :] == [""] * (len(values) - len(known))
+
+
+@needs_browser
+def test_heads_answer_the_keyboard(opened):
+    before = column(opened, "count")
+    opened.evaluate(
+        """Array.from(document.querySelectorAll("#suspects th span")).find((span) => span.textContent === "count")
+        .dispatchEvent(new KeyboardEvent("keydown", { key: "Enter", bubbles: true }))"""
+    )
+    assert column(opened, "count") == sorted(before, key=int) != before
+
+
+@needs_browser
+def test_filters_change_the_rows_shown(opened):
+    given, suggested, ids = (column(opened, name) for name in ("given", "suggested", "id"))
+    fill(opened, "select", "3", "change")
+    wanted = [name for name, *labels in zip(ids, given, suggested, strict=True) if "3" in labels]
+    assert column(opened, "id") == wanted
+    assert 0 < len(wanted) < len(ids)
+    fill(opened, "input", wanted[0].upper(), "input")
+    assert wanted[0] in column(opened, "id")
+    assert len(column(opened, "id")) < len(wanted)
+    fill(opened, "input", "nowhere to be found", "input")
+    assert column(opened, "id") == []
+    fill(opened, "input", "", "input")
+    fill(opened, "select", "", "change")
+    assert column(opened, "id") == ids
+    assert len(column(opened, "id", "borderline")) == 40
+
+
+@needs_browser
+def test_rows_are_copied_as_csv(opened):
+    """The rows shown, as they are sorted; numbers with all their digits, and texts with commas and quotes."""
+    fill(opened, "select", "3", "change")
+    click(opened, "count")
+    opened.call("Browser.resetPermissions", session=False)
+    assert copy(opened) == "copy the text below"
+    by_hand = opened.evaluate('document.querySelector("#suspects textarea").value')
+    opened.call(
+        "Browser.grantPermissions", session=False, permissions=["clipboardReadWrite", "clipboardSanitizedWrite"]
+    )
+    said = copy(opened)
+    copied = opened.evaluate("navigator.clipboard.readText()")
+    assert copied == by_hand
+
+    rows = list(csv.DictReader(io.StringIO(copied)))
+    given = everything()
+    frame, cleaned = given["frame"], given["cleaned"]
+    assert said == f"{len(rows)} rows copied"
+    assert [row["id"] for row in rows] == column(opened, "id")
+    for row in rows:
+        place = int(row["id"].removeprefix("id-"))
+        assert row["note"] == frame["note"][place]
+        assert float(row["quality"]) == cleaned.quality[place]
+        assert float(row["weight"]) == cleaned.weight[place]
+        assert (float(row["ink"]) if row["ink"] else np.nan) == pytest.approx(frame["ink"][place], nan_ok=True)
+    assert list(rows[0]) == ["id", "given", "suggested", "quality", "weight", "group", "ink", "note", "count"]
+
+
+@needs_browser
+def test_the_page_is_quiet_and_asks_for_nothing(tab, tmp_path):
+    report(tmp_path, **evil())
+    tab.open(tmp_path / "report.html")
+    click(tab, "quality")
+    fill(tab, "input", "script", "input")
+    copy(tab)
+    page, *others = tab.requests()
+    assert page == (tmp_path / "report.html").as_uri()
+    assert all(address.startswith("data:") for address in others)
+    assert tab.complaints() == []
+    assert tab.evaluate("[document.scripts.length, typeof window.hacked]") == [1, "undefined"]
+    images = "Array.from(document.images)"
+    assert tab.evaluate(f"Promise.all({images}.map((image) => image.decode())).then((all) => all.length)") > 40
+    assert tab.evaluate(f"{images}.every((image) => image.naturalWidth === 8)")
+
+
+@needs_browser
+def test_an_unquiet_page_would_be_noticed(tab, tmp_path):
+    """The negative control of the test above; and the page's own policy stops what might be slipped into it."""
+    slipped = "<script>console.error('oh'); fetch('http://127.0.0.1:9/').catch(() => {});</script></body>"
+    page = report(tmp_path).replace("</body>", slipped)
+    (tmp_path / "report.html").write_text(page)
+    tab.open(tmp_path / "report.html")
+    assert len(tab.complaints()) >= 2
+    assert not any(address.startswith("http") for address in tab.requests())
+    (tmp_path / "report.html").write_text(re.sub("<meta http-equiv.*?>", "", page))
+    tab.open(tmp_path / "report.html")
+    assert "http://127.0.0.1:9/" in tab.requests()
+
+
+@needs_browser
+@pytest.mark.parametrize("width", [360, 390, 1100])
+def test_nothing_sticks_out_sideways(opened, width):
+    opened.call("Emulation.setDeviceMetricsOverride", width=width, height=800, deviceScaleFactor=1, mobile=width < 500)
+    assert opened.evaluate("innerWidth") == width
+    assert opened.evaluate("document.documentElement.scrollWidth") <= width
+    smallest = opened.evaluate(
+        """Math.min(...Array.from(document.querySelectorAll("svg"),
+        (svg) => 12 * svg.getBoundingClientRect().width / svg.viewBox.baseVal.width))"""
+    )
+    assert smallest >= 8.5  # pixels of a letter in a chart
+
+
+@needs_browser
+def test_print_shows_all_rows_and_no_controls_in_ink_on_white(opened):
+    dark = [{"name": "prefers-color-scheme", "value": "dark"}]
+    paper = "getComputedStyle(document.body).backgroundColor"
+    shown = """(() => { const box = document.querySelector("#suspects .rows");
+        return [box.scrollHeight <= box.clientHeight, document.querySelector(".controls").offsetHeight > 0]; })()"""
+    opened.call("Emulation.setEmulatedMedia", media="screen", features=dark)
+    assert opened.evaluate(paper) == "rgb(22, 24, 26)"
+    assert opened.evaluate(shown) == [False, True]
+    opened.call("Emulation.setEmulatedMedia", media="print", features=dark)
+    assert opened.evaluate(paper) == "rgb(255, 255, 255)"
+    assert opened.evaluate(shown) == [True, False]
+    opened.call("Emulation.setEmulatedMedia", media="")
+
+
+@needs_browser
+def test_wide_tables_fit_on_paper(tab, tmp_path):
+    """Eight columns of numbers and one long word, and the matrix of 20 classes with long names."""
+    example = cleaned_example.random(500, 20, 100)
+    frame = pd.DataFrame(np.random.default_rng(0).normal(size=(500, 7)), columns=[f"measured_{k}" for k in range(7)])
+    frame.insert(0, "word", "x" * 80)
+    labels = [f"a class with a long name, number {k}" for k in range(20)]
+    write_report(tmp_path / "report.html", example.cleaned, labels=labels, given=example.given, frame=frame)
+    tab.open(tmp_path / "report.html")
+    tab.call("Emulation.setEmulatedMedia", media="print")
+    tab.call("Emulation.setDeviceMetricsOverride", width=720, height=1000, deviceScaleFactor=1, mobile=False)  # A4
+    assert tab.evaluate("document.documentElement.scrollWidth") <= 720
+    assert tab.evaluate('document.querySelector(".matrix").offsetWidth') > 300
+    tab.call("Emulation.setEmulatedMedia", media="")

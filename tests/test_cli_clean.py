@@ -1,0 +1,297 @@
+"""`proxbi clean`, as a person would run it."""
+
+import json
+import os
+import pty
+import subprocess
+import sys
+import zipfile
+
+import numpy as np
+import pandas as pd
+import pytest
+from sklearn.datasets import load_digits
+from tests.test_demo import PROXBI, proxbi
+
+from proxbi.cleaning.tables import ADDED, GIVEN
+from proxbi.cli import main
+
+ROWS, TRUSTED, WRONG = 700, 150, 110
+
+
+@pytest.fixture(scope="module")
+def table():
+    """Digits as a table; a fifth of the labels that are not trusted are wrong, most of them those of bob."""
+    X, y = load_digits(return_X_y=True)
+    draw = np.random.default_rng(0)
+    wrong = np.isin(np.arange(ROWS), draw.choice(ROWS - TRUSTED, WRONG, replace=False))
+    given = np.where(wrong, (y[:ROWS] + draw.integers(1, 10, ROWS)) % 10, y[:ROWS])
+    frame = pd.DataFrame(X[:ROWS].astype(int)).rename(columns="pixel {}".format)
+    frame.insert(0, "key", [f"{i:04d}" for i in range(ROWS)])
+    frame["who"] = np.where(wrong & (draw.random(ROWS) < 0.9), "bob", draw.choice(["ann", "cid"], ROWS))
+    frame["digit"] = [f"<b>{label}</b>" for label in given]
+    frame["gold"] = np.where(np.arange(ROWS) >= ROWS - TRUSTED, "yes", "")
+    frame["price"] = "1.50"
+    return frame, wrong
+
+
+@pytest.fixture(scope="module")
+def folder(table, tmp_path_factory):
+    place = tmp_path_factory.mktemp("clean")
+    frame, _ = table
+    gold = frame["gold"] == "yes"
+    frame.to_csv(place / "data.csv", index=False)
+    frame[~gold].to_csv(place / "rest.csv", index=False)
+    frame[gold].to_parquet(place / "gold.parquet")
+    pixels = frame.filter(like="pixel").to_numpy().reshape(-1, 8, 8).astype(np.uint8)
+    labels = frame["digit"].to_numpy("U")
+    arrays = {"X": pixels[~gold], "y": labels[~gold], "X_val": pixels[gold], "y_val": labels[gold], "more": [1, 2]}
+    np.savez(place / "data.npz", **arrays)
+    return place
+
+
+COMMON = ["--label", "digit", "--id", "key", "--group", "who", "--drop", "price"]
+
+
+@pytest.fixture(scope="module")
+def ran(folder):
+    names = ["--out", "cleaned.csv", "--report", "report.html", "--json", "summary.json"]
+    return proxbi("clean", "data.csv", "--trusted-col", "gold", *COMMON, *names, cwd=folder)
+
+
+def f1(flagged, wrong):
+    return 2 * np.sum(flagged & wrong) / (np.sum(flagged) + np.sum(wrong))
+
+
+def test_it_says_what_it_found(ran):
+    assert ran.returncode == 0, ran.stderr
+    assert ran.stderr == ""
+    for words in ("550 and 150 trusted", "flagged", "interval", "held-out accuracy after", "cleaned.csv, report.html"):
+        assert words in ran.stdout
+
+
+def test_every_column_and_row_is_kept_in_order(ran, folder, table):
+    frame, wrong = table
+    found = pd.read_csv(folder / "cleaned.csv", dtype="str", keep_default_na=False)
+    assert list(found) == [*frame, *ADDED]
+    assert np.array_equal(found[list(frame)].to_numpy(), frame.astype(str).to_numpy())
+    flagged = (found["proxbi_issue"] == "True").to_numpy()
+    assert f1(flagged, wrong) > 0.9
+    weight = found["proxbi_weight"].astype(float)
+    assert weight.between(0, 1).all()
+    assert ((found["proxbi_trusted"] == "True") == (frame["gold"] == "yes")).all()
+    assert (found["proxbi_suggested_label"][~flagged] == found["digit"][~flagged]).all()
+    assert (found["proxbi_suggested_label"][flagged] != found["digit"][flagged]).mean() > 0.95
+
+
+def test_the_summary_can_be_read_by_machines(ran, folder):
+    summary = json.loads((folder / "summary.json").read_text())
+    assert (summary["rows"], summary["trusted"]) == (ROWS - TRUSTED, TRUSTED)
+    rate = summary["noise_rate"]
+    assert rate["low"] < WRONG / (ROWS - TRUSTED) < rate["high"]
+    assert summary["command"].startswith("proxbi clean data.csv --trusted-col gold")
+    by_group = {row["group"]: row["estimate"] for row in summary["noise_by_group"]}
+    assert by_group["bob"] > 0.8 > 0.2 > by_group["ann"]
+
+
+def test_the_report_has_the_labels_as_text(ran, folder):
+    page = (folder / "report.html").read_text()
+    assert "&lt;b&gt;3&lt;/b&gt;" in page
+    assert "<b>3</b>" not in page
+
+
+def test_the_same_seed_gives_the_same_file(ran, folder):
+    again = proxbi("clean", "data.csv", "--trusted-col", "gold", *COMMON, "--out", "again.csv", cwd=folder)
+    assert again.returncode == 0
+    assert (folder / "again.csv").read_bytes() == (folder / "cleaned.csv").read_bytes()
+
+
+def test_a_second_file_of_trusted_rows_and_parquet_out(folder, table):
+    frame, wrong = table
+    rest = frame["gold"] != "yes"
+    drop = ["--drop", "price,gold"]
+    arguments = [*COMMON, *drop, "--trusted", "gold.parquet", "--mode", "relabel", "--out", "relabelled.parquet"]
+    ran = proxbi("clean", "rest.csv", *arguments, cwd=folder)
+    assert ran.returncode == 0, ran.stderr
+    found = pd.read_parquet(folder / "relabelled.parquet")
+    assert list(found) == [*frame, *ADDED, GIVEN]
+    assert (found[GIVEN] == frame["digit"][rest]).all()
+    assert (found["digit"] == found["proxbi_suggested_label"]).all()
+    assert f1((found["digit"] != found[GIVEN]).to_numpy(), wrong[rest]) > 0.9
+
+
+def test_npz_in_and_out_without_the_flagged_rows(folder, table):
+    wrong = table[1][: ROWS - TRUSTED]
+    ran = proxbi("clean", "data.npz", "--mode", "drop", "--out", "out.npz", "--fail-if-noise-above", "0.05", cwd=folder)
+    assert ran.returncode == 1
+    assert "more than 5.0%" in ran.stderr
+    with np.load(folder / "data.npz") as given, np.load(folder / "out.npz") as found:
+        kept = len(found["y"])
+        assert set(found.files) == {*given.files, *ADDED}
+        assert abs(kept - np.sum(~wrong)) < 30
+        assert found["X"].shape == (kept, 8, 8)
+        assert np.array_equal(found["X_val"], given["X_val"])
+
+
+def run_here(capsys, monkeypatch, *arguments):
+    """The command, in this process."""
+    monkeypatch.setattr(sys, "argv", ["proxbi", "clean", *map(str, arguments)])
+    with pytest.raises(SystemExit) as ended:
+        main()
+    return ended.value.code, capsys.readouterr()
+
+
+def write(path, text):
+    path.write_bytes(text if isinstance(text, bytes) else text.encode())
+
+
+SMALL = "id,a,label,gold\n" + "".join(f"{i},{i * 7 % 5},{'xy'[i % 2]},{int(i < 4)}\n" for i in range(20))
+LABEL = ["--label", "label"]
+GOLD = [*LABEL, "--trusted-col", "gold"]
+
+
+@pytest.mark.parametrize(
+    ("content", "arguments", "said"),
+    [
+        (SMALL, ["--label", "target"], "no column 'target'; it has 'id', 'a', 'label', 'gold'"),
+        (SMALL, [], "--label"),
+        (SMALL, [*LABEL, "--group", "who"], "'who'"),
+        (SMALL, [*LABEL, "--drop", "b,c"], "'b'"),
+        (SMALL, [*LABEL, "--drop", "id,a,gold"], "no columns left"),
+        (SMALL, [*LABEL, "--trusted", "none.csv"], "none.csv does not exist"),
+        (SMALL, [*GOLD, "--trusted", "data.csv"], "--trusted-col and --trusted"),
+        (SMALL, [*LABEL, "--drop", "gold", "--id", "id", "--trusted", "data.csv"], "both have a row with the id '0'"),
+        (SMALL, [*GOLD, "--out", "data.csv"], "data.csv is named twice"),
+        (SMALL, [*GOLD, "--out", "out.csv", "--json", "out.csv"], "out.csv is named twice"),
+        (SMALL, [*GOLD, "--out", "out.xlsx"], "unknown extension"),
+        (SMALL, [*GOLD, "--out", "/dev/null/folder/out.csv"], "cannot be written"),
+        (SMALL, [*GOLD, "--report", "."], "is a folder"),
+        (SMALL.replace("y,", "x,"), GOLD, "one class only, 'x'"),
+        (SMALL.replace(",0\n", ",1\n"), GOLD, "all rows"),
+        (SMALL.replace(",1\n", ",0\n"), GOLD, "no row"),
+        (SMALL.replace("1,2,y,1", "1,2,y,0").replace("3,1,y,1", "3,1,y,0"), GOLD, "none of the class 'y'"),
+        (SMALL.replace("0,0,x,1", "0,0,x,maybe"), GOLD, "'maybe' in row 0"),
+        (SMALL.replace("5,0,y", "5,inf,y"), GOLD, "'a' of the features is infinite in row 5"),
+        (SMALL.replace("5,0,y", "5,0,"), GOLD, "no label in row 5"),
+        (SMALL.replace("5,0,y", "4,0,y"), [*GOLD, "--id", "id"], "the id 4 twice"),
+        ("a,label\n" + "1,x\n1,y\n" * 5, LABEL, "constant"),
+        ("a,label\n" + "".join(f"{i},{i / 7}\n" for i in range(9)), LABEL, "no classes"),
+        ("a,label,a\n1,x,2\n2,y,3\n", LABEL, "two columns called 'a'"),
+        ("a,label\n1,x,3\n2,y,4\n", LABEL, "more cells"),
+        ("a,label\n1,x\n2,y\n3,x,4\n", LABEL, "line 4"),
+        ("a,label\n", LABEL, "no rows"),
+        ("", LABEL, "empty"),
+        ("a,label\n1,café\n2,y\n".encode("latin-1"), LABEL, "not text in UTF-8"),
+        ("a,label,proxbi_weight\n1,x,1\n2,y,1\n", LABEL, "earlier run"),
+    ],
+)
+def test_bad_input_is_one_sentence_and_exit_code_2(tmp_path, capsys, monkeypatch, content, arguments, said):
+    write(tmp_path / "data.csv", content)
+    monkeypatch.chdir(tmp_path)
+    arguments = arguments if "--out" in arguments else [*arguments, "--out", "out.csv"]
+    code, output = run_here(capsys, monkeypatch, "data.csv", *arguments)
+    assert code == 2
+    assert said in output.err
+    assert output.err.count("\n") == 1
+    assert [path.name for path in tmp_path.iterdir()] == ["data.csv"]
+
+
+@pytest.mark.parametrize(
+    ("name", "content", "said"),
+    [
+        ("no-such.csv", None, "does not exist"),
+        ("no-such-folder/of-ten-gigabytes.parquet", None, "does not exist"),
+        ("data.xlsx", "a,b", "unknown extension"),
+        ("data.parquet", "a,label\n1,x\n", "not a Parquet file"),
+        ("data.npz", "a,label\n1,x\n", "not an npz file"),
+    ],
+)
+def test_files_that_cannot_be_read(tmp_path, capsys, monkeypatch, name, content, said):
+    if content is not None:
+        write(tmp_path / name, content)
+    code, output = run_here(capsys, monkeypatch, tmp_path / name, *LABEL)
+    assert code == 2
+    assert said in output.err
+    assert str(tmp_path / name) in output.err
+    assert output.err.count("\n") == 1
+
+
+@pytest.mark.parametrize(
+    ("arrays", "said"),
+    [
+        ({"X": np.eye(4)}, "no array 'y'"),
+        ({"X": np.eye(4), "y": np.arange(3)}, "one value for each of the 4 rows"),
+        ({"X": np.full((4, 2), "a"), "y": [0, 1, 0, 1]}, "rows of numbers"),
+        ({"X": np.eye(4), "y": [0, 1, 0, 1], "X_val": np.eye(4)}, "no array 'y_val'"),
+        ({"X": np.eye(4), "y": [0, 1, 0, 1], "X_val": np.eye(3), "y_val": [0, 1, 0]}, "shape (3, 3)"),
+        ({"X": np.eye(4), "y": [0, 1, 0, 1], "X_val": np.eye(4), "y_val": [0, 1, 0, 5]}, "the label 5"),
+    ],
+)
+def test_arrays_that_do_not_fit(tmp_path, capsys, monkeypatch, arrays, said):
+    np.savez(tmp_path / "data.npz", **arrays)
+    code, output = run_here(capsys, monkeypatch, tmp_path / "data.npz")
+    assert code == 2
+    assert said in output.err
+
+
+def test_pickled_arrays_are_not_opened(tmp_path, capsys, monkeypatch):
+    np.savez(tmp_path / "data.npz", X=np.eye(4), y=np.array(["a", 1, None, 2], object))
+    code, output = run_here(capsys, monkeypatch, tmp_path / "data.npz")
+    assert code == 2
+    assert "plain arrays" in output.err
+
+
+def test_a_broken_archive_is_named(tmp_path, capsys, monkeypatch):
+    with zipfile.ZipFile(tmp_path / "data.npz", "w") as archive:
+        archive.writestr("X.npy", b"\x93NUMPY")
+    code, output = run_here(capsys, monkeypatch, tmp_path / "data.npz")
+    assert code == 2
+    assert "not an npz file" in output.err
+
+
+def test_wrong_options_are_named(capsys, monkeypatch):
+    for arguments in (["--weights", "both"], ["--mode", "burn"], ["--fail-if-noise-above", "2"], ["--seed", "-1"]):
+        code, output = run_here(capsys, monkeypatch, "data.csv", *arguments)
+        assert code == 2
+        assert arguments[0] in output.err
+
+
+def test_nothing_is_written_when_the_work_fails(tmp_path, capsys, monkeypatch):
+    write(tmp_path / "data.csv", SMALL)
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "out.csv").write_text("old")
+
+    def fail(*_args, **_options):
+        raise OSError("no space left")
+
+    monkeypatch.setattr("proxbi.cleaning.publish.write_report", fail)
+    few = [*LABEL, "--out", "out.csv", "--report", "report.html"]  # too few to judge: no work but the writing
+    code, output = run_here(capsys, monkeypatch, "data.csv", *few)
+    assert code == 2
+    assert "no space left" in output.err
+    assert {path.name for path in tmp_path.iterdir()} == {"data.csv", "out.csv"}
+    assert (tmp_path / "out.csv").read_text() == "old"
+
+
+def test_progress_is_drawn_on_a_terminal(folder):
+    primary, secondary = pty.openpty()
+    arguments = ["clean", "data.npz"]
+    with subprocess.Popen([*PROXBI, *arguments], stdout=subprocess.DEVNULL, stderr=secondary, cwd=folder) as process:
+        os.close(secondary)
+        drawn = b""
+        while chunk := _read(primary):
+            drawn += chunk
+    os.close(primary)
+    assert process.returncode == 0
+    assert b"100%" in drawn
+
+
+def _read(descriptor):
+    try:
+        return os.read(descriptor, 4096)
+    except OSError:  # the other end is closed
+        return b""
+
+
+def test_help_has_an_example():
+    assert "Example: proxbi clean data.csv" in " ".join(proxbi("clean", "--help").stdout.split())
