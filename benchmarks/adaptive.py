@@ -1,7 +1,7 @@
 """Oracle calls to a true relative stationarity of 1e-6: the default solver, with nothing set, against the paper's
 method and jaxopt at the best settings that a grid search finds for each problem.
 
-python benchmarks/adaptive.py [--problems A-2,E-100] [--budget 100000] [--grid fine|decades] [--json rows.json]
+python benchmarks/adaptive.py [--problems A-2,E-100] [--budget 100000] [--grid fine|decades|few] [--json rows.json]
 
 All kinds of oracles count alike. The default is run as a user would, `minimize(problem, x0=x0, y0=y0)`, and charged
 until it says itself that it has converged; the others are watched from outside and stopped as soon as they are there
@@ -19,13 +19,20 @@ from typing import Any
 import jax
 import jaxopt_peer
 
-from proxbi import minimize
+from proxbi import Result, minimize
 from proxbi.experiments import certified, tuning
 from proxbi.experiments.suite import SUITE, Case
 
 jax.config.update("jax_enable_x64", True)
 Row = dict[str, Any]
-BETAS = {"fine": tuning.BETAS, "decades": tuning.BETAS[::4]}
+GRIDS = {
+    "fine": (tuning.INNER, tuning.BETAS),
+    "decades": (tuning.INNER, tuning.BETAS[::4]),
+    "few": ([(k, k) for k in (1, 2, 5, 10, 20)], tuning.BETAS[::4]),
+}
+"""Pairs of T and N, and outer steps: 2,100, 600 and 120 settings with the four kinds of lower steps."""
+DEAR = {"cleaning": "few"}
+"""Where a call takes a thousand times as long, the grid is never larger than this."""
 
 
 class Cache:
@@ -48,15 +55,15 @@ class Cache:
         self.path.write_text(json.dumps(self.rows, indent=1))
 
 
-def adaptive(case: Case, judge: certified.Judge) -> Row:
-    result = minimize(case.problem, x0=case.x0, y0=case.y0, throw=False)
+def adaptive(result: Result, judge: certified.Judge) -> Row:
     true = float(judge(result.x, result.y))
     row = {"calls": int(result.counts.total), "steps": result.state.step, "status": result.status.name}
     return row | {"stationarity": true, "solved": result.status.name == "CONVERGED" and true <= 1.05 * tuning.TARGET}
 
 
 def paper(case: Case, solution: Any, budget: int, grid: str) -> Row:
-    best = tuning.search(case, solution, budget, betas=BETAS[grid], report=partial(print, "   ", flush=True))
+    inner, betas = GRIDS[grid]
+    best = tuning.search(case, solution, budget, inner, betas, report=partial(print, "   ", flush=True))
     return best._asdict() | {"setting": str(best.setting)}
 
 
@@ -65,20 +72,19 @@ def jaxopt(case: Case, solution: Any, budget: int) -> Row:
 
 
 def measure(name: str, arguments: argparse.Namespace, cache: Cache) -> Row:
-    case = SUITE[name]()
+    case, grid = SUITE[name](), DEAR.get(name, arguments.grid)
     judge = certified.Judge.of(case)
-    row: Row = {"problem": name, "kappa": case.kappa, "h": case.kind, "adaptive": adaptive(case, judge)}
-    searches = {f"paper, {arguments.grid}": partial(paper, grid=arguments.grid), "jaxopt": jaxopt}
-    for peer, search in searches.items():
-        kind, key, start = peer.split(",")[0], f"{name}: {peer}", float(judge.start)
-        if kind not in arguments.peers.split(","):
-            continue
+    result = minimize(case.problem, x0=case.x0, y0=case.y0, throw=False)
+    row: Row = {"problem": name, "kappa": case.kappa, "h": case.kind, "adaptive": adaptive(result, judge)}
+    searches = {"paper": (f"paper, {grid}", partial(paper, grid=grid)), "jaxopt": ("jaxopt", jaxopt)}
+    for peer in arguments.peers.split(","):
+        search_name, search = searches[peer]
+        key, start = f"{name}: {search_name}", float(judge.start)
         known = cache.get(key, arguments.budget, start)
-        if known is None:
-            known = search(case, certified.reference(case).x, arguments.budget)
-            known |= {"budget": arguments.budget, "start": start}
+        if known is None:  # the solution found gives the units of their grids, in hindsight
+            known = search(case, result.x, arguments.budget) | {"budget": arguments.budget, "start": start}
             cache.put(key, known)
-        row[kind] = known | {"ratio": row["adaptive"]["calls"] / (known["calls"] or known["budget"])}
+        row[peer] = known | {"ratio": row["adaptive"]["calls"] / (known["calls"] or known["budget"])}
     return row
 
 
@@ -103,7 +109,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--problems", default=",".join(SUITE), help="names of the suite, separated by commas")
     parser.add_argument("--budget", type=int, default=100_000, help="calls after which a setting is given up")
-    parser.add_argument("--grid", choices=tuple(BETAS), default="fine", help="outer steps: four to a decade, or one")
+    parser.add_argument("--grid", choices=tuple(GRIDS), default="fine", help="of the search for the paper's best")
     parser.add_argument("--peers", default="paper,jaxopt", help="what to compare with")
     parser.add_argument("--cache", type=Path, default=Path.home() / ".cache" / "proxbi" / "adaptive.json")
     parser.add_argument("--json", type=Path, help="write all rows there")

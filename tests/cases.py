@@ -676,7 +676,7 @@ SOLVERS = [
         steps=150,
         pull=lambda a: np.eye(4) - np.linalg.matrix_power(np.eye(4) - a, 2),
     ),
-    SolverRow("AID, accelerated gradient", _bio(proxbi.AID(proxbi.AcceleratedGradient(), proxbi.CG(20, 1e-12)))),
+    SolverRow("AID, accelerated gradient", _bio(proxbi.AID(proxbi.AcceleratedGradient(1e-11), proxbi.CG(20, 1e-12)))),
     SolverRow("penalty", lambda beta: proxbi.PenaltyProxBiO(), steps=20, tuned=False),
     SolverRow("adaptive", lambda beta: proxbi.AdaptiveProxBiO(), steps=14, tuned=False),
     SolverRow("skeleton", lambda beta: skeleton.Skeleton(beta / 5, 0.9), steps=400),

@@ -8,7 +8,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from proxbi import Bounds, L1, Problem, analytic, certificate, certify, minimize
+from proxbi import L1, Bounds, Problem, analytic, certificate, certify, minimize
 from proxbi.analytic import Analytic, scalar_problem
 
 TRIALS = 2000

@@ -4,6 +4,7 @@ import pickle
 import subprocess
 import sys
 import warnings
+from dataclasses import replace
 
 import numpy as np
 import pandas as pd
@@ -18,6 +19,8 @@ from sklearn.pipeline import Pipeline
 from sklearn.preprocessing import StandardScaler
 from sklearn.svm import LinearSVC
 from sklearn.utils.estimator_checks import parametrize_with_checks
+from tests import stand_in
+from tests.stand_in import METHODS, using
 
 from proxbi.cleaning import CleaningWarning, LabelCleaner, TrustedScorer
 from proxbi.cleaning.features import Encoder
@@ -26,9 +29,15 @@ from proxbi.cleaning.inputs import looks_untransformed
 ROWS, TRUSTED, CLASSES = 500, 100, 5
 
 
+@pytest.fixture(scope="module", params=METHODS)
+def method(request):
+    with using(request.param):
+        yield request.param
+
+
 @parametrize_with_checks([LabelCleaner(), LabelCleaner(GaussianNB())])
 @pytest.mark.filterwarnings("ignore::proxbi.cleaning.CleaningWarning")
-def test_scikit_learn_accepts_it(estimator, check):
+def test_scikit_learn_accepts_it(method, estimator, check):
     check(estimator)
 
 
@@ -46,7 +55,7 @@ class Data:
 
 
 @pytest.fixture(scope="module")
-def data():
+def data(method):
     return Data()
 
 
@@ -311,6 +320,17 @@ def test_few_rows_without_trusted_ones_are_left_alone():
     with pytest.warns(CleaningWarning, match="too few"):
         cleaner = LabelCleaner().fit(X, np.arange(20) % 2)
     assert not cleaner.is_issue_.any()
+
+
+def test_when_every_label_is_flagged_all_rows_are_used(data, monkeypatch):
+    def hopeless(*arguments, **options):
+        found = stand_in.clean(*arguments, **options)
+        return replace(found, issue=np.ones(ROWS, bool))
+
+    monkeypatch.setattr("proxbi.cleaning.run.clean", hopeless)
+    with pytest.warns(CleaningWarning, match="no two classes|No row is trusted"):
+        cleaner = LabelCleaner(GaussianNB()).fit(data.X, data.y)
+    assert cleaner.estimator_.class_count_.sum() == ROWS
 
 
 def test_the_paper_needs_no_scikit_learn():

@@ -1,22 +1,52 @@
 """`proxbi clean`, as a person would run it."""
 
+import io
 import json
 import os
 import pty
+import resource
 import subprocess
 import sys
 import zipfile
+from contextlib import chdir, redirect_stderr, redirect_stdout
+from typing import NamedTuple
+from unittest.mock import patch
 
 import numpy as np
 import pandas as pd
 import pytest
 from sklearn.datasets import load_digits
+from tests.stand_in import METHODS, using
 from tests.test_demo import PROXBI, proxbi
 
 from proxbi.cleaning.tables import ADDED, GIVEN
 from proxbi.cli import main
 
 ROWS, TRUSTED, WRONG = 700, 150, 110
+
+
+class Ran(NamedTuple):
+    """How a command ended."""
+
+    code: int
+    out: str
+    err: str
+
+
+def clean(*arguments, cwd):
+    """`proxbi clean` in this process."""
+    out, err = io.StringIO(), io.StringIO()
+    command = ["proxbi", "clean", *map(str, arguments)]
+    given = patch.object(sys, "argv", command)
+    with chdir(cwd), redirect_stdout(out), redirect_stderr(err), given, pytest.raises(SystemExit) as ended:
+        main()
+    return Ran(ended.value.code or 0, out.getvalue(), err.getvalue())
+
+
+@pytest.fixture(scope="module", params=METHODS)
+def method(request):
+    with using(request.param):
+        yield request.param
 
 
 @pytest.fixture(scope="module")
@@ -54,9 +84,9 @@ COMMON = ["--label", "digit", "--id", "key", "--group", "who", "--drop", "price"
 
 
 @pytest.fixture(scope="module")
-def ran(folder):
+def ran(method, folder):
     names = ["--out", "cleaned.csv", "--report", "report.html", "--json", "summary.json"]
-    return proxbi("clean", "data.csv", "--trusted-col", "gold", *COMMON, *names, cwd=folder)
+    return clean("data.csv", "--trusted-col", "gold", *COMMON, *names, cwd=folder)
 
 
 def f1(flagged, wrong):
@@ -64,10 +94,10 @@ def f1(flagged, wrong):
 
 
 def test_it_says_what_it_found(ran):
-    assert ran.returncode == 0, ran.stderr
-    assert ran.stderr == ""
+    assert ran.code == 0, ran.err
+    assert ran.err == ""
     for words in ("550 and 150 trusted", "flagged", "interval", "held-out accuracy after", "cleaned.csv, report.html"):
-        assert words in ran.stdout
+        assert words in ran.out
 
 
 def test_every_column_and_row_is_kept_in_order(ran, folder, table):
@@ -101,18 +131,18 @@ def test_the_report_has_the_labels_as_text(ran, folder):
 
 
 def test_the_same_seed_gives_the_same_file(ran, folder):
-    again = proxbi("clean", "data.csv", "--trusted-col", "gold", *COMMON, "--out", "again.csv", cwd=folder)
-    assert again.returncode == 0
+    again = clean("data.csv", "--trusted-col", "gold", *COMMON, "--out", "again.csv", cwd=folder)
+    assert again.code == 0
     assert (folder / "again.csv").read_bytes() == (folder / "cleaned.csv").read_bytes()
 
 
-def test_a_second_file_of_trusted_rows_and_parquet_out(folder, table):
+def test_a_second_file_of_trusted_rows_and_parquet_out(method, folder, table):
     frame, wrong = table
     rest = frame["gold"] != "yes"
     drop = ["--drop", "price,gold"]
     arguments = [*COMMON, *drop, "--trusted", "gold.parquet", "--mode", "relabel", "--out", "relabelled.parquet"]
-    ran = proxbi("clean", "rest.csv", *arguments, cwd=folder)
-    assert ran.returncode == 0, ran.stderr
+    ran = clean("rest.csv", *arguments, cwd=folder)
+    assert ran.code == 0, ran.err
     found = pd.read_parquet(folder / "relabelled.parquet")
     assert list(found) == [*frame, *ADDED, GIVEN]
     assert (found[GIVEN] == frame["digit"][rest]).all()
@@ -120,25 +150,17 @@ def test_a_second_file_of_trusted_rows_and_parquet_out(folder, table):
     assert f1((found["digit"] != found[GIVEN]).to_numpy(), wrong[rest]) > 0.9
 
 
-def test_npz_in_and_out_without_the_flagged_rows(folder, table):
+def test_npz_in_and_out_without_the_flagged_rows(method, folder, table):
     wrong = table[1][: ROWS - TRUSTED]
-    ran = proxbi("clean", "data.npz", "--mode", "drop", "--out", "out.npz", "--fail-if-noise-above", "0.05", cwd=folder)
-    assert ran.returncode == 1
-    assert "more than 5.0%" in ran.stderr
+    ran = clean("data.npz", "--mode", "drop", "--out", "out.npz", "--fail-if-noise-above", "0.05", cwd=folder)
+    assert ran.code == 1
+    assert "more than 5.0%" in ran.err
     with np.load(folder / "data.npz") as given, np.load(folder / "out.npz") as found:
         kept = len(found["y"])
         assert set(found.files) == {*given.files, *ADDED}
         assert abs(kept - np.sum(~wrong)) < 30
         assert found["X"].shape == (kept, 8, 8)
         assert np.array_equal(found["X_val"], given["X_val"])
-
-
-def run_here(capsys, monkeypatch, *arguments):
-    """The command, in this process."""
-    monkeypatch.setattr(sys, "argv", ["proxbi", "clean", *map(str, arguments)])
-    with pytest.raises(SystemExit) as ended:
-        main()
-    return ended.value.code, capsys.readouterr()
 
 
 def write(path, text):
@@ -185,14 +207,13 @@ GOLD = [*LABEL, "--trusted-col", "gold"]
         ("a,label,proxbi_weight\n1,x,1\n2,y,1\n", LABEL, "earlier run"),
     ],
 )
-def test_bad_input_is_one_sentence_and_exit_code_2(tmp_path, capsys, monkeypatch, content, arguments, said):
+def test_bad_input_is_one_sentence_and_exit_code_2(tmp_path, content, arguments, said):
     write(tmp_path / "data.csv", content)
-    monkeypatch.chdir(tmp_path)
     arguments = arguments if "--out" in arguments else [*arguments, "--out", "out.csv"]
-    code, output = run_here(capsys, monkeypatch, "data.csv", *arguments)
-    assert code == 2
-    assert said in output.err
-    assert output.err.count("\n") == 1
+    ran = clean("data.csv", *arguments, cwd=tmp_path)
+    assert ran.code == 2
+    assert said in ran.err
+    assert ran.err.count("\n") == 1
     assert [path.name for path in tmp_path.iterdir()] == ["data.csv"]
 
 
@@ -206,14 +227,14 @@ def test_bad_input_is_one_sentence_and_exit_code_2(tmp_path, capsys, monkeypatch
         ("data.npz", "a,label\n1,x\n", "not an npz file"),
     ],
 )
-def test_files_that_cannot_be_read(tmp_path, capsys, monkeypatch, name, content, said):
+def test_files_that_cannot_be_read(tmp_path, name, content, said):
     if content is not None:
         write(tmp_path / name, content)
-    code, output = run_here(capsys, monkeypatch, tmp_path / name, *LABEL)
-    assert code == 2
-    assert said in output.err
-    assert str(tmp_path / name) in output.err
-    assert output.err.count("\n") == 1
+    ran = clean(tmp_path / name, *LABEL, cwd=tmp_path)
+    assert ran.code == 2
+    assert said in ran.err
+    assert str(tmp_path / name) in ran.err
+    assert ran.err.count("\n") == 1
 
 
 @pytest.mark.parametrize(
@@ -227,38 +248,37 @@ def test_files_that_cannot_be_read(tmp_path, capsys, monkeypatch, name, content,
         ({"X": np.eye(4), "y": [0, 1, 0, 1], "X_val": np.eye(4), "y_val": [0, 1, 0, 5]}, "the label 5"),
     ],
 )
-def test_arrays_that_do_not_fit(tmp_path, capsys, monkeypatch, arrays, said):
+def test_arrays_that_do_not_fit(tmp_path, arrays, said):
     np.savez(tmp_path / "data.npz", **arrays)
-    code, output = run_here(capsys, monkeypatch, tmp_path / "data.npz")
-    assert code == 2
-    assert said in output.err
+    ran = clean(tmp_path / "data.npz", cwd=tmp_path)
+    assert ran.code == 2
+    assert said in ran.err
 
 
-def test_pickled_arrays_are_not_opened(tmp_path, capsys, monkeypatch):
+def test_pickled_arrays_are_not_opened(tmp_path):
     np.savez(tmp_path / "data.npz", X=np.eye(4), y=np.array(["a", 1, None, 2], object))
-    code, output = run_here(capsys, monkeypatch, tmp_path / "data.npz")
-    assert code == 2
-    assert "plain arrays" in output.err
+    ran = clean(tmp_path / "data.npz", cwd=tmp_path)
+    assert ran.code == 2
+    assert "plain arrays" in ran.err
 
 
-def test_a_broken_archive_is_named(tmp_path, capsys, monkeypatch):
+def test_a_broken_archive_is_named(tmp_path):
     with zipfile.ZipFile(tmp_path / "data.npz", "w") as archive:
         archive.writestr("X.npy", b"\x93NUMPY")
-    code, output = run_here(capsys, monkeypatch, tmp_path / "data.npz")
-    assert code == 2
-    assert "not an npz file" in output.err
+    ran = clean(tmp_path / "data.npz", cwd=tmp_path)
+    assert ran.code == 2
+    assert "not an npz file" in ran.err
 
 
-def test_wrong_options_are_named(capsys, monkeypatch):
+def test_wrong_options_are_named(tmp_path):
     for arguments in (["--weights", "both"], ["--mode", "burn"], ["--fail-if-noise-above", "2"], ["--seed", "-1"]):
-        code, output = run_here(capsys, monkeypatch, "data.csv", *arguments)
-        assert code == 2
-        assert arguments[0] in output.err
+        ran = clean("data.csv", *arguments, cwd=tmp_path)
+        assert ran.code == 2
+        assert arguments[0] in ran.err
 
 
-def test_nothing_is_written_when_the_work_fails(tmp_path, capsys, monkeypatch):
+def test_nothing_is_written_when_the_work_fails(tmp_path, monkeypatch):
     write(tmp_path / "data.csv", SMALL)
-    monkeypatch.chdir(tmp_path)
     (tmp_path / "out.csv").write_text("old")
 
     def fail(*_args, **_options):
@@ -266,23 +286,26 @@ def test_nothing_is_written_when_the_work_fails(tmp_path, capsys, monkeypatch):
 
     monkeypatch.setattr("proxbi.cleaning.publish.write_report", fail)
     few = [*LABEL, "--out", "out.csv", "--report", "report.html"]  # too few to judge: no work but the writing
-    code, output = run_here(capsys, monkeypatch, "data.csv", *few)
-    assert code == 2
-    assert "no space left" in output.err
+    ran = clean("data.csv", *few, cwd=tmp_path)
+    assert ran.code == 2
+    assert "no space left" in ran.err
     assert {path.name for path in tmp_path.iterdir()} == {"data.csv", "out.csv"}
     assert (tmp_path / "out.csv").read_text() == "old"
 
 
-def test_progress_is_drawn_on_a_terminal(folder):
+def test_progress_is_drawn_on_a_terminal(tmp_path):
+    write(tmp_path / "data.csv", SMALL)
     primary, secondary = pty.openpty()
-    arguments = ["clean", "data.npz"]
-    with subprocess.Popen([*PROXBI, *arguments], stdout=subprocess.DEVNULL, stderr=secondary, cwd=folder) as process:
+    with subprocess.Popen(
+        [*PROXBI, "clean", "data.csv", *LABEL], stdout=subprocess.DEVNULL, stderr=secondary, cwd=tmp_path
+    ) as process:
         os.close(secondary)
         drawn = b""
         while chunk := _read(primary):
             drawn += chunk
     os.close(primary)
     assert process.returncode == 0
+    assert b"writing" in drawn
     assert b"100%" in drawn
 
 
@@ -291,6 +314,25 @@ def _read(descriptor):
         return os.read(descriptor, 4096)
     except OSError:  # the other end is closed
         return b""
+
+
+@pytest.mark.slow
+@pytest.mark.hours
+def test_a_million_rows_fit_into_eight_gigabytes(tmp_path):
+    rows, width = 1_000_000, 50
+    draw = np.random.default_rng(0)
+    y = draw.integers(0, 5, rows)
+    frame = pd.DataFrame(draw.normal(size=(rows, width)) + draw.normal(size=(5, width))[y]).rename(columns=str)
+    frame["kind"] = draw.choice(["a", "b", "c"], rows)
+    wrong = draw.random(rows) < 0.2
+    frame["label"] = np.where(wrong, (y + 1) % 5, y)
+    frame["gold"] = ~wrong & (np.arange(rows) < 10_000)
+    frame.astype({str(i): "float32" for i in range(width)}).to_csv(tmp_path / "data.csv", index=False)
+    ran = proxbi("clean", "data.csv", *GOLD, "--out", "out.csv", "--report", "report.html", cwd=tmp_path)
+    assert ran.returncode == 0, ran.stderr
+    assert resource.getrusage(resource.RUSAGE_CHILDREN).ru_maxrss < 8e6  # kilobytes
+    found = pd.read_csv(tmp_path / "out.csv", usecols=["proxbi_issue"])["proxbi_issue"].to_numpy()
+    assert f1(found, wrong) > 0.9
 
 
 def test_help_has_an_example():

@@ -243,7 +243,8 @@ def accelerate(
         s, q = _tree.subtract(z, at.z), _tree.subtract(there, at.gradient)
         allowed, change = _longest_step(s, q), _tree.norm(q)
         rounding = 16 * eps * _tree.norm(z) / at.step_size
-        good = ((at.step_size <= allowed) | (change <= jnp.maximum(0.1 * size, rounding))) & jnp.isfinite(size)
+        # a tenth of slack: the step that a quadratic allows may be the present one, and rounding must not decide
+        good = ((at.step_size <= 1.1 * allowed) | (change <= jnp.maximum(0.1 * size, rounding))) & jnp.isfinite(size)
         shorter = at.step_size * jnp.clip(jnp.where(jnp.isfinite(allowed), allowed / at.step_size, 0), 0.1, 0.8)
         longer = jnp.where(uphill, _GROWTH, 1) * at.step_size
         flat = _longest_step(q, s)

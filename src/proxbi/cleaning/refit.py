@@ -12,8 +12,10 @@ from proxbi.cleaning.run import FEWEST_ROWS, total_weight
 
 
 def kept_rows(inputs: Inputs, cleaned: Cleaned) -> Int[np.ndarray, " kept"]:
-    """Those that are not flagged; trusted ones never are."""
-    return np.flatnonzero(~cleaned.issue if inputs.weight is None else ~cleaned.issue & (inputs.weight > 0))
+    """Those that are not flagged (trusted ones never are); all, if that leaves no two classes to tell apart."""
+    counted = np.ones(len(inputs.labels), bool) if inputs.weight is None else inputs.weight > 0
+    kept = np.flatnonzero(counted & ~cleaned.issue)
+    return kept if len(np.unique(inputs.labels[kept])) > 1 else np.flatnonzero(counted)
 
 
 def kernel_fit(inputs: Inputs, cleaned: Cleaned, seed: int) -> KernelModel:

@@ -13,6 +13,11 @@ from proxbi.cleaning.result import Cleaned, Interval
 FEWEST_ROWS = 50
 """With fewer, and none trusted, labels cannot be judged by one another."""
 
+NOTHING_LEFT = (
+    "Without the flagged rows there are no two classes left: the features may say nothing about the labels. The final "
+    "classifier is fitted to all rows."
+)
+
 
 def clean_inputs(
     inputs: Inputs,
@@ -36,7 +41,8 @@ def clean_inputs(
             seed=seed,
             progress=progress,
         )
-    return replace(cleaned, warnings=[*inputs.warnings, *cleaned.warnings])
+    said = [] if len(np.unique(inputs.labels[~cleaned.issue])) > 1 else [NOTHING_LEFT]
+    return replace(cleaned, warnings=[*inputs.warnings, *cleaned.warnings, *said])
 
 
 def total_weight(inputs: Inputs) -> float:

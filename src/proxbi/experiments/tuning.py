@@ -9,8 +9,8 @@ paper's favour:
 - the gradient that AID takes only to report the lower residual is not counted;
 - a setting need not know by itself that it is done.
 
-A point is looked at when 1/50 more steps were taken than at the last look, so a count may be up to 2 % too large, and
-only once the setting's own estimate has come within a factor 30 of the target.
+A point is looked at when 1/200 more steps were taken than at the last look (below 200 steps: always), and only once the
+setting's own estimate has come within a factor 10 of the target.
 """
 
 import itertools
@@ -34,6 +34,7 @@ from proxbi.theory.lanczos import lower_spectrum
 from proxbi.theory.reference import Repeated
 
 TARGET = 1e-6
+LOOK, NEAR = 200, 10
 _STEPS = (1, 2, 5, 10, 20)
 INNER = sorted(itertools.product(_STEPS, _STEPS), key=sum)
 """All pairs of T lower steps and N steps of CG, the cheap first: the sooner one gets there, the shorter the others
@@ -175,7 +176,7 @@ def race(problem: Problem, judge: Judge, grid: Array, T: Array, N: int, x0: PyTr
     def body(at: Race) -> Race:
         states, own, calls = jax.vmap(one)(grid, at.states)  # `own` is about the x that the step started from
         due = at.step >= at.next_look
-        promising = at.alive & due & (own <= 30 * TARGET * judge.start)
+        promising = at.alive & due & (own <= NEAR * TARGET * judge.start)
         reached = look(promising, at.states.x, states.y, at.reached)
         solved = at.alive & (reached <= TARGET)
         found = jnp.where(solved, at.calls.astype(dtype), at.found)
@@ -184,7 +185,7 @@ def race(problem: Problem, judge: Judge, grid: Array, T: Array, N: int, x0: PyTr
         alive = at.alive & ~solved & jnp.isfinite(own) & affordable
         steps, next_look = (
             jnp.where(solved, at.step, at.steps),
-            jnp.where(due, at.step + 1 + at.step // 50, at.next_look),
+            jnp.where(due, at.step + 1 + at.step // LOOK, at.next_look),
         )
         return Race(states, calls, alive, found, steps, reached, at.step + 1, next_look)
 

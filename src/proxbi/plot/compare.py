@@ -42,7 +42,9 @@ def compare(rows: list[dict[str, Any]], optimum: float | None = None) -> "Figure
     for axes, text in zip(grid[1], CURRENCIES.values(), strict=True):
         axes.set_xlabel(text)
     handles, labels = grid[1][0].get_legend_handles_labels()
-    canvas.legend(handles, labels, loc="outside upper center", ncols=min(len(names), 3), frameon=False)
+    canvas.legend(
+        handles, labels, loc="outside upper center", ncols=2 if len(names) == 4 else min(len(names), 3), frameon=False
+    )
     return canvas
 
 

@@ -9,22 +9,9 @@ so |r+| is the stationarity at x+, for convex and nonconvex h alike. Every point
 gives a pair: curvature of Phi is learned even from failures, and, as h is not part of B, it stays valid when the
 active constraints or the support of x change.
 
-**The model** is solved by a semismooth Newton method on its own prox-gradient map with step t = 1/sigma. As B = sigma
-I + Q K Q' has low rank beside sigma I, so has the Newton equation: with P the derivative of the prox at z = x + u -
-t (d + B u) and R = x + u - prox_{t h}(z),
+The model is solved in `_proximal_newton.py`, by its prox alone.
 
-    (I - P (I - t B)) e = -R     <=>     e = -R - t P Q K w,     (I + t Q'P Q K) w = -Q'R,     w = Q'e.
-
-No oracle of f or g is called; P costs one product for a separable h and dim(Q) otherwise (Becker, Fadili, Ochs,
-"On quasi-Newton forward-backward splitting", 2019).
-
-**Inexactness.** In energy norms (see `inexact.py`) let e_y, e_v be the errors of y and v and c_y, c_v the corrections
-made at this point. The corrections together changed the hypergradient by |d+ - d|, so
-
-    E = trust * (e_y / c_y + e_v / c_v) |d+ - d|
-
-estimates the error of d+. Both solves go on until E <= |r+| / 10: the accuracy follows the progress of the outer
-iteration, and the larger of the two terms gets the work. Nothing in it has a unit.
+The hypergradient is taken in `_evaluate.py`, as accurately as its own size asks for.
 
 **Descent** is tested on the adjoint-corrected value f - <v, g_y>, whose error is e_y e_v and not e_y. Where rounding
 or that error hides the difference, the trapezoidal rule <d + d+, dx> / 2 decides, which has no cancellation. If both
@@ -38,52 +25,23 @@ import equinox as eqx
 import jax
 import jax.numpy as jnp
 from jax.flatten_util import ravel_pytree
-from jaxtyping import Array, Bool, Float, Int, PRNGKeyArray, PyTree
+from jaxtyping import Array, Bool, Int, PRNGKeyArray, PyTree
 
-from proxbi import _check, _tree, inexact, secant
+from proxbi import _check, _tree, secant
 from proxbi._tree import Scalar
-from proxbi.linear import LinearInfo, LinearStatus
+from proxbi.linear import LinearStatus
 from proxbi.problem import Counts, Problem
-from proxbi.regularizers import Zero
-from proxbi.secant import Model, Secants
+from proxbi.secant import Secants
 from proxbi.solvers._base import Fault, Info, Solver
+from proxbi.solvers._evaluate import ACCURACY, SOLVED, Point, evaluate, ratio, start
+from proxbi.solvers._proximal_newton import Target, propose
 
-_HYPERGRADIENT_ACCURACY = 0.1  # E <= this |r|
 _SUFFICIENT_DECREASE = 1e-4
-_MODEL_ACCURACY, _MODEL_STEPS = 0.1, 10
 _LARGEST_MEMORY = 4e7  # numbers kept as pairs, at most
 
 
 _START, _MOVE, _REFINE = range(3)
 """What the next step is for: the hypergradient at x0; a new point; the same x once more, but more accurately."""
-_SOLVED = int(LinearStatus.BUDGET)
-"""Statuses up to this one leave something that can be used."""
-
-
-class Point(NamedTuple):
-    """A point and what its hypergradient evaluation found."""
-
-    x: PyTree
-    y: PyTree
-    v: PyTree
-    grad: PyTree
-    subgradient: PyTree
-    """An element of dh(x): the one the model's prox found."""
-    value: Scalar
-    """f - <v, g_y>."""
-    penalty: Scalar
-    """h(x)."""
-    gap: Scalar
-    """|grad + subgradient|."""
-    error: Scalar
-    """The estimate E of the error of grad."""
-    value_error: Scalar
-    accuracy: Scalar
-    """The accuracy of the corrections that gave all this."""
-    lower_residual: Scalar
-    linear: LinearInfo
-    unsolved: Bool[Array, ""]
-    """Whether Newton's method on the lower problem gave up."""
 
 
 class AdaptiveState(NamedTuple):
@@ -158,24 +116,20 @@ class AdaptiveProxBiO(Solver):
         _check.positive_int("inner_steps", self.inner_steps)
 
     def init(self, problem: Problem, x: PyTree, y: PyTree) -> AdaptiveState:
-        dtype = jnp.result_type(*jax.tree.leaves(y))
-        zero, infinite, none = jnp.zeros((), dtype), jnp.full((), jnp.inf, dtype), jnp.int32(0)
-        linear = LinearInfo(none, zero, none, none)
-        at_rest = (_tree.zeros_like(y), _tree.zeros_like(x), _tree.zeros_like(x))
-        point = Point(x, y, *at_rest, zero, zero, infinite, zero, zero, zero, zero, linear, jnp.asarray(False))
+        zero = jnp.zeros((), jnp.result_type(*jax.tree.leaves(y)))
         flat = ravel_pytree(x)[0]
         return AdaptiveState(
-            point=point,
+            point=start(x, y),
             pairs=secant.empty(flat, _room(flat, self.memory)),
             lower_pairs=secant.empty(y, _room(y, 2 * self.memory)),
             mode=jnp.int32(_START),
-            accuracy=jnp.full((), 1e-3, dtype),
-            trust=jnp.ones((), dtype),
+            accuracy=zero + 1e-3,
+            trust=zero + 1,
             shift=zero,
-            relax=jnp.ones((), dtype),
+            relax=zero + 1,
             scale=zero,
             refined=jnp.asarray(False),
-            idle=none,
+            idle=jnp.int32(0),
             start=zero,
             first_decrease=zero,
             first_gap=zero,
@@ -184,10 +138,12 @@ class AdaptiveProxBiO(Solver):
 
     def step(self, problem: Problem, state: AdaptiveState, key: PRNGKeyArray) -> tuple[AdaptiveState, Info]:
         moves = state.mode == _MOVE
-        target = jax.lax.cond(moves, lambda: propose(problem, state), lambda: _stay(state))
+        target = jax.lax.cond(moves, lambda: _ahead(problem, state), lambda: _stay(state))
         refines = state.mode == _REFINE
         accuracy = jnp.where(refines, 0.01 * jnp.minimum(state.accuracy, state.point.accuracy), state.accuracy)
-        point, lower_pairs, counts = self._evaluate(problem, state, target, accuracy)
+        point, lower_pairs, counts = evaluate(
+            problem, state.point, target, accuracy, state.trust, state.lower_pairs, self.inner_steps
+        )
         after = jax.lax.switch(
             state.mode,
             [
@@ -207,190 +163,14 @@ class AdaptiveProxBiO(Solver):
     def recheck(self, state: AdaptiveState) -> AdaptiveState:
         return state._replace(mode=jnp.full_like(state.mode, _REFINE))
 
-    def _evaluate(
-        self, problem: Problem, state: AdaptiveState, target: "Target", accuracy: Scalar
-    ) -> tuple[Point, Secants, Counts]:
-        """The hypergradient at the target, as accurate as its own size asks for."""
-        x, before = target.x, state.point
 
-        def too_rough(at: _Rounds) -> Array:
-            rough = at.error > _HYPERGRADIENT_ACCURACY * at.gap
-            healthy = (at.status <= _SOLVED) & (at.rounds < _MOST_ROUNDS)
-            return (at.rounds == 0) | (rough & healthy)
-
-        def refine(at: _Rounds) -> _Rounds:
-            factor = jnp.clip(0.3 * _HYPERGRADIENT_ACCURACY * _ratio(at.gap, at.error), 1e-3, 0.3)
-            accuracy = jnp.where(at.rounds == 0, 1, factor) * at.accuracy
-            lower = inexact.solve_lower(problem, x, at.y, accuracy, at.sizes[0], at.pairs, self.inner_steps)
-            adjoint = inexact.solve_adjoint(
-                problem, x, lower.y, at.v, accuracy, at.sizes[1], lower.secants, self.inner_steps
-            )
-            e = adjoint.correction
-            sizes = (lower.size, jnp.maximum(at.sizes[1], e.size))
-            fractions = _ratio(lower.error, sizes[0]) + _ratio(e.error, sizes[1])
-            change = _tree.norm(_tree.subtract(adjoint.grad, before.grad))
-            return _Rounds(
-                y=lower.y,
-                v=adjoint.v,
-                pairs=e.secants,
-                sizes=sizes,
-                errors=(lower.error, e.error),
-                accuracy=accuracy,
-                grad=adjoint.grad,
-                gap=_tree.norm(_tree.axpy(1, target.subgradient, adjoint.grad)),
-                error=state.trust * fractions * change,
-                gradient=lower.gradient,
-                residual=_ratio(_tree.norm(e.residual), adjoint.rhs),
-                status=jnp.where(lower.status > _SOLVED, lower.status, e.status),
-                unsolved=lower.status == _SOLVED,
-                iterations=at.iterations + e.matvecs,
-                counts=jax.tree.map(jnp.int32, at.counts + lower.counts + adjoint.counts),
-                rounds=at.rounds + 1,
-            )
-
-        zero, none = jnp.zeros_like(accuracy), jnp.int32(0)
-        at = jax.lax.while_loop(
-            too_rough,
-            refine,
-            _Rounds(
-                y=before.y,
-                v=before.v,
-                pairs=state.lower_pairs,
-                sizes=(zero, zero),
-                errors=(zero, zero),
-                accuracy=accuracy,
-                grad=before.grad,
-                gap=zero,
-                error=zero,
-                gradient=before.y,
-                residual=zero,
-                status=none,
-                unsolved=jnp.asarray(False),
-                iterations=none,
-                counts=jax.tree.map(jnp.int32, Counts()),
-                rounds=none,
-            ),
-        )
-        value = problem.value_upper(x, at.y) - _tree.dot(at.v, at.gradient)
-        point = Point(
-            x=x,
-            y=at.y,
-            v=at.v,
-            grad=at.grad,
-            subgradient=target.subgradient,
-            value=value.astype(accuracy.dtype),
-            penalty=problem.regularizer.value(x).astype(accuracy.dtype),
-            gap=at.gap,
-            error=at.error,
-            value_error=at.errors[0] * at.errors[1],
-            accuracy=at.accuracy,
-            lower_residual=_tree.norm(at.gradient),
-            linear=LinearInfo(at.status, at.residual, at.iterations, at.counts.hvp),
-            unsolved=at.unsolved,
-        )
-        return point, at.pairs, at.counts + Counts(value_upper=1)
-
-
-class _Rounds(NamedTuple):
-    """The hypergradient so far, refined until its error is small beside its size."""
-
-    y: PyTree
-    v: PyTree
-    pairs: Secants
-    sizes: tuple[Scalar, Scalar]
-    """The largest corrections of y and v."""
-    errors: tuple[Scalar, Scalar]
-    accuracy: Scalar
-    grad: PyTree
-    gap: Scalar
-    error: Scalar
-    gradient: PyTree
-    """g_y at y."""
-    residual: Scalar
-    status: Int[Array, ""]
-    unsolved: Bool[Array, ""]
-    iterations: Int[Array, ""]
-    counts: Counts
-    rounds: Int[Array, ""]
-
-
-_MOST_ROUNDS = 4
-
-
-class Target(NamedTuple):
-    """Where the hypergradient is to be taken."""
-
-    x: PyTree
-    subgradient: PyTree
-    sigma: Scalar
-    proxes: Int[Array, ""]
+def _ahead(problem: Problem, state: AdaptiveState) -> Target:
+    b = secant.model(state.pairs, state.scale).scaled(state.relax, state.shift)
+    return propose(problem.regularizer, state.point.x, state.point.grad, b, state.pairs.pushed > 0)
 
 
 def _stay(state: AdaptiveState) -> Target:
     return Target(state.point.x, state.point.subgradient, state.scale, jnp.int32(0))
-
-
-class _Inner(NamedTuple):
-    u: Float[Array, " n"]
-    z: Float[Array, " n"]
-    image: Float[Array, " n"]
-    gap: Scalar
-    best: tuple[Float[Array, " n"], Float[Array, " n"], Scalar]
-    steps: Int[Array, ""]
-
-
-def propose(problem: Problem, state: AdaptiveState) -> Target:
-    """The minimiser of (model), as far as a few semismooth Newton steps find it."""
-    h = problem.regularizer
-    x, unravel = ravel_pytree(state.point.x)
-    d = ravel_pytree(state.point.grad)[0]
-    b = secant.model(state.pairs, state.scale).scaled(state.relax, state.shift)
-    t = 1 / b.sigma
-
-    def prox(z: Array) -> Array:
-        return ravel_pytree(h.prox(unravel(z), t))[0]
-
-    def look(u: Array, best: tuple[Array, Array, Scalar] | None, steps: Array) -> _Inner:
-        z = x + u - t * (d + b @ u)
-        image = prox(z)
-        gap = jnp.linalg.norm(x + u - image)
-        found = (z, image, gap)
-        best = found if best is None else _tree.where((gap < best[2]) | (steps == 1), found, best)
-        return _Inner(u, z, image, gap, best, steps)
-
-    def newton(at: _Inner) -> _Inner:
-        residual = x + at.u - at.image
-        pq = _prox_derivative(h, prox, at.z, b.basis)
-        small = jnp.eye(b.basis.shape[1], dtype=x.dtype) + t * (b.basis.T @ pq) @ b.inner
-        w = jnp.linalg.solve(small, -(b.basis.T @ residual))
-        return look(at.u - residual - t * pq @ (b.inner @ w), at.best, at.steps + 1)
-
-    first = look(jnp.zeros_like(x), None, jnp.int32(0))
-    known = state.pairs.pushed > 0
-
-    def unsolved(at: _Inner) -> Array:
-        return known & (at.gap > _MODEL_ACCURACY * first.gap) & (at.steps < _MODEL_STEPS)
-
-    last = jax.lax.while_loop(unsolved, newton, first)
-    z, image, _ = last.best
-    proxes = 1 + last.steps * (1 + _derivative_cost(problem, b))
-    return Target(unravel(image), unravel((z - image) / t), b.sigma, proxes)
-
-
-def _prox_derivative(h: PyTree, prox: PyTree, z: Array, basis: Float[Array, "n r"]) -> Float[Array, "n r"]:
-    """P Q: the derivative of the prox at z applied to each column."""
-    if isinstance(h, Zero):
-        return basis
-    if h.separable:  # P is diagonal
-        return jax.jvp(prox, (z,), (jnp.ones_like(z),))[1][:, None] * basis
-    return jax.vmap(lambda q: jax.jvp(prox, (z,), (q,))[1], in_axes=1, out_axes=1)(basis)
-
-
-def _derivative_cost(problem: Problem, b: Model) -> int:
-    h = problem.regularizer
-    if isinstance(h, Zero):
-        return 0
-    return 1 if h.separable else b.basis.shape[1]
 
 
 def _after_start(problem: Problem, state: AdaptiveState, point: Point) -> AdaptiveState:
@@ -426,7 +206,7 @@ def _after_move(state: AdaptiveState, target: Target, new: Point) -> AdaptiveSta
     rounding = 10 * eps * size
     noise = 10 * (rounding + new.value_error + old.value_error)
 
-    finite = jnp.isfinite(by_value) & jnp.isfinite(new.gap) & (new.linear.status <= _SOLVED) & ~new.unsolved
+    finite = jnp.isfinite(by_value) & jnp.isfinite(new.gap) & (new.linear.status <= SOLVED) & ~new.unsolved
     visible = jnp.abs(by_value) > noise
     enough = by_value <= -_SUFFICIENT_DECREASE * jnp.maximum(predicted, 0)
     taken = finite & jnp.where(visible, enough, by_gradients <= rounding)
@@ -439,7 +219,7 @@ def _after_move(state: AdaptiveState, target: Target, new: Point) -> AdaptiveSta
     sigma = target.sigma
     shrunk = jnp.where(state.shift > 1e-3 * sigma, state.shift / 10, 0)
     grown = jnp.maximum(4 * state.shift, jnp.where(state.pairs.pushed > 0, 0.3, 1.0) * sigma)
-    wanted = 0.3 * _HYPERGRADIENT_ACCURACY * _ratio(new.gap, state.trust * _tree.norm(dd))
+    wanted = 0.3 * ACCURACY * ratio(new.gap, state.trust * _tree.norm(dd))
     accuracy = jnp.where(finite, jnp.clip(wanted, 1e-6, 0.3), state.accuracy)
     pointless = ~visible & (new.gap > 0.9 * old.gap)
     return state._replace(
@@ -475,11 +255,6 @@ def _fault(before: AdaptiveState, after: AdaptiveState, point: Point) -> Int[Arr
         Fault.PRECISION: after.idle >= 10,
     }
     return jnp.select(list(ends.values()), list(ends), Fault.NONE).astype(jnp.int32)
-
-
-def _ratio(a: Scalar, b: Scalar) -> Scalar:
-    """a / b, and 0 for b = 0."""
-    return jnp.where(b > 0, a / jnp.where(b > 0, b, 1), 0)
 
 
 def _room(like: PyTree, most: int) -> int:

@@ -1,124 +1,105 @@
-r"""Proximal BiO from gradients alone: the penalty method F2SA, two-sided, with every number found on the way.
+r"""Proximal BiO from gradients alone, with every number found on the way.
 
-How y* enters Phi shows when the lower problem is tilted. With p = f_y(x, y*) let
+    x_{k+1} = argmin_u <d_k, u - x_k> + <u - x_k, B_k (u - x_k)> / 2 + h(u),     d_k by (D) of `_tilted.py`
 
-    w(t) = argmin_w g(x, w) + t <p, w>,     so that     w(0) = y*   and   w'(0) = -v,   g_yy v = p.
-
-So grad Phi = f_x - g_xy v is f_x plus the derivative of g_x(x, w(t)) at t = 0. For a penalty lam and w_j = w(j/lam),
-
-    d = f_x(x, y) + lam/2 (g_x(x, w_1) - g_x(x, w_-1)),     v = lam/2 (w_-1 - w_1).                              (D)
-
-F2SA takes one side, lam (g_x(x, w) - g_x(x, y)) with w = argmin lam g + f. With two sides the error is O(1/lam^2) and
-not O(1/lam): lam need not be so large that rounding, which is of order eps lam, eats what it gains. And p, the linear
-part of f, has the same derivative at 0 as f: but so tilted the lower problems are as convex as g whatever lam is, an
-inner step takes no gradient of f, and there is no error at all where g is quadratic in y.
-
-    y, w_1, w_-1   by accelerated descent, each from where the others point to: the last y, y - v/lam, 2y - w_1
-    x_{k+1}        in prox_{beta h}(x_k - beta d_k);   s_{k+1} in dh(x_{k+1}) as in `prox_bio`
-
-What is found on the way:
-- The inner accuracy. Descent estimates how far off y and w_j are; lam |g_xy| and |d' - d| / |y' - y| of the last move
-  turn that into an error of d, to be 1/100 of |s + d|. For |g_xy|, g_x is also taken at the old y.
-- lam. One more point, started at its extrapolation w_-1 + 3 (w_1 - y), shows the third derivative and with it the error
-  of (D): lam/6 |g_x(w_2) - 3 g_x(w_1) + 3 g_x(y) - g_x(w_-1)|. lam goes where this is as small as the other errors
-  need it: up as |s + d| falls, and down again where rounding is what is left.
-- beta. A Barzilai-Borwein quotient of the last move, shortened until the objective falls below an average of the last
-  ones (SpaRSA). Phi is taken as f(x, y) - <v, g_y(x, y)>, whose error is of second order in that of y; where rounding
-  would drown the fall, the slopes at both ends give it.
+is the step of `AdaptiveProxBiO` (`_proximal_newton.py`; B the BFGS matrix of the moves and the turns of d along them):
+only d is made without second derivatives. With s_{k+1} in dh(x_{k+1}) from that step, |s + d| plus the error of d is
+the stationarity at the x a step leaves. Three things follow it down:
+- the inner solves, so that their part of the error of d is 1/100 of |s + d|;
+- lam, so that the bias of d, which is of order 1 / lam^2, is as small; where rounding or the inner solves make more of
+  an error than that, lam rather falls until both are equal;
+- where the error of d still is more than half of |s + d|, d is taken again at the same x before anything else.
+Phi is taken as f - <v, g_y>, and must fall; where rounding would drown the fall, the slopes at both ends tell it. After
+a step that was refused, a multiple of the identity is added to B; the turn of d there is learned all the same.
 """
 
 from typing import ClassVar, NamedTuple
 
 import equinox as eqx
 import jax.numpy as jnp
+from jax.flatten_util import ravel_pytree
 from jaxtyping import Array, Bool, Int, PRNGKeyArray, PyTree
 
-from proxbi import _check, _tree
+from proxbi import _check, _tree, secant
 from proxbi._tree import Scalar
-from proxbi.lower import Descent, accelerate
 from proxbi.problem import Counts, Problem
+from proxbi.secant import Secants
+from proxbi.solvers import _tilted
 from proxbi.solvers._base import Fault, Info, Solver
+from proxbi.solvers._proximal_newton import propose
+from proxbi.solvers._tilted import Point, ratio
+
+_AIM = 0.01
+"""The error of d that inner solves and lam aim at, relative to |s + d|."""
+_TOLERABLE = 0.5
+"""The error, relative to |s + d|, above which d is taken again before x moves."""
+_SUFFICIENT_DECREASE = 1e-4
+_MOST_IDLE = 10
+_LARGEST_MEMORY = 4e7  # numbers kept as pairs, at most
 
 
 class PenaltyState(NamedTuple):
-    """The iterates, what is known at x, and the numbers found so far (0: none yet)."""
+    """The last point that was taken, and where the next step looks."""
 
     x: PyTree
-    y: PyTree
-    v: PyTree
-    grad: PyTree
+    point: Point
     subgradient: PyTree
-    trial: PyTree
-    """Where the next step evaluates: a prox step away, or x again where d must be better known."""
-    value: Scalar
+    """An element of dh(x)."""
     stationarity: Scalar
-    """|s + d|; before the first move |x - trial| / beta."""
-    error: Scalar
-    """An estimate of |d - grad Phi(x)|: all of its parts."""
-    gain: Scalar
-    """An estimate of |g_xy|."""
-    sensitivity: Scalar
-    """|d' - d| / |y' - y| of the last move."""
-    penalty: Scalar
-    step_size: Scalar
-    slack: Scalar
-    """How far the average of the last objectives is above the present one."""
-    lower_step: Scalar
-    flatness: Scalar
-    """Of the lower problem, as `Descent` has it."""
+    """|s + d|; before the first move the size of the proximal step."""
+    trial: PyTree
+    """Where the next step evaluates: ahead, or at x again."""
+    trial_subgradient: PyTree
+    pairs: Secants
+    scale: Scalar
+    """The multiple of I that B starts from."""
+    shift: Scalar
+    """The multiple of I added to B after refused steps."""
+    relax: Scalar
+    """The factor on B where moves have shown no curvature."""
     refine: Bool[Array, ""]
     moved: Bool[Array, ""]
     idle: Int[Array, ""]
-    """Steps in a row with an error above the stationarity."""
+    """Steps in a row with an error above |s + d|."""
 
+    @property
+    def y(self) -> PyTree:
+        return self.point.y
 
-class _Point(NamedTuple):
-    """What an evaluation finds."""
+    @property
+    def v(self) -> PyTree:
+        return self.point.v
 
-    y: PyTree
-    v: PyTree
-    grad: PyTree
-    value: Scalar
-    inexactness: Scalar  # the error of d but for its bias, which is due to lam
-    bias: Scalar
-    gain: Scalar
-    penalty: Scalar
-    lower: Descent
-    calls: Int[Array, ""]
-
-
-_AIM = 0.01
-"""The inner errors of d that are aimed at, relative to |s + d|."""
-_TOLERABLE = 0.5
-"""The error of d, relative to |s + d|, above which it is computed anew before x moves."""
-_MOST_IDLE = 10
-_AVERAGE = 0.85
-"""The weight of the past in the average that the objective must fall below."""
+    @property
+    def grad(self) -> PyTree:
+        return self.point.grad
 
 
 class PenaltyProxBiO(Solver):
-    r"""$x_{k+1} \in \mathrm{prox}_{\beta h}(x_k - \beta d_k)$ with
-    $d = f_x + \tfrac\lambda2\,(g_x(x, w_1) - g_x(x, w_{-1}))$ and $w_{\pm1} = \arg\min_w g(x, w) \pm
-    \langle f_y, w\rangle / \lambda$: first order, without Hessian-vector products, and without a number to choose.
+    r"""Proximal quasi-Newton steps on hypergradients made of gradients only,
 
-    For lower levels whose second derivatives do not exist in code or are too dear; `AID` needs fewer calls where they
-    are not. The stationarity it reports is |s + d| plus an estimate of |d - grad Phi|.
+    $$d = f_x(x, y) + \tfrac\lambda2\,\big(g_x(x, w_1) - g_x(x, w_{-1})\big), \qquad
+    w_{\pm1} = \arg\min_w\; g(x, w) \pm \langle f_y(x, y), w\rangle / \lambda :$$
+
+    no Hessian-vector products, and no number to choose. For lower levels whose second derivatives are not available or
+    too dear; where they are at hand, the default `AdaptiveProxBiO` needs fewer calls. The stationarity it reports is
+    |s + d|, s in dh(x), plus an estimate of |d - grad Phi(x)|.
 
     **Arguments:**
 
     - `penalty`: lam, if it is to be fixed; None lets it follow the accuracy that is needed.
+    - `memory`: how many moves the model of Phi is made of, at most.
 
     References: J. Kwon, D. Kwon, S. Wright, R. Nowak, "A fully first-order method for stochastic bilevel optimization",
     2023 (F2SA); L. Chen, Y. Ma, J. Zhang, "Near-optimal nonconvex-strongly-convex bilevel optimization with fully
-    first-order oracles", 2025 (F2BA); S. Wright, R. Nowak, M. Figueiredo, "Sparse reconstruction by separable
-    approximation", 2009 (SpaRSA).
+    first-order oracles", 2025 (F2BA).
 
     >>> from proxbi import minimize
     >>> from proxbi.analytic import scalar_problem
     >>> x0 = y0 = jnp.array(0.0)
-    >>> result = minimize(scalar_problem(), PenaltyProxBiO(), x0, y0, steps=50, tol=1e-4)
-    >>> print(result.x.round(3), result.counts.hvp)  # the minimiser is 2
-    2.0 0
+    >>> result = minimize(scalar_problem(), PenaltyProxBiO(), x0, y0, rtol=1e-4)
+    >>> print(result.x.round(3), result.status.name, result.counts.hvp)  # the minimiser is 2
+    2.0 CONVERGED 0
     """
 
     certifies_end: ClassVar[bool] = True
@@ -126,177 +107,119 @@ class PenaltyProxBiO(Solver):
     penalty: _check.Number | None = eqx.field(
         converter=lambda lam: None if lam is None else _check.as_float(lam), default=None
     )
+    memory: int = eqx.field(static=True, default=20)
 
     def __check_init__(self) -> None:
         if self.penalty is not None:
             _check.positive("penalty", self.penalty)
+        _check.positive_int("memory", self.memory)
 
     def init(self, problem: Problem, x: PyTree, y: PyTree) -> PenaltyState:
-        v, none, zero = _tree.zeros_like(y), _tree.zeros_like(x), jnp.zeros_like(_tree.norm((x, y)))
-        state = PenaltyState(x, y, v, none, none, x, *[zero] * 10, *[jnp.asarray(False)] * 2, jnp.int32(0))
+        none, zero = _tree.zeros_like(x), jnp.zeros_like(_tree.norm((x, y)))
         lam = zero if self.penalty is None else self.penalty.astype(zero.dtype)
-        return state._replace(penalty=lam, step_size=zero + 1)
+        flat = ravel_pytree(x)[0]
+        room = max(2, min(self.memory, int(_LARGEST_MEMORY) // (2 * flat.size)))
+        return PenaltyState(
+            x=x,
+            point=_tilted.start(x, y, lam),
+            subgradient=none,
+            stationarity=zero,
+            trial=x,
+            trial_subgradient=none,
+            pairs=secant.empty(flat, room),
+            scale=zero,
+            shift=zero,
+            relax=zero + 1,
+            refine=jnp.asarray(False),
+            moved=jnp.asarray(False),
+            idle=jnp.int32(0),
+        )
 
     def step(self, problem: Problem, state: PenaltyState, key: PRNGKeyArray) -> tuple[PenaltyState, Info]:
-        first = state.lower_step == 0
-        stay = first | state.refine
-        point, beta = _evaluate(problem, state), state.step_size
-        error = point.inexactness + point.bias
-        move, turn = _tree.subtract(state.trial, state.x), _tree.subtract(point.grad, state.grad)
-        s = _tree.scale(-1 / beta, _tree.axpy(beta, state.grad, move))  # (x - beta d - trial) / beta
-        s = _tree.where(stay, state.subgradient, s)
-        fall = _tree.dot(move, move) / beta
-        change = _change(problem, state, point, s, fall)
-        accept = stay | (change <= state.slack - 0.005 * fall)
+        old = state.point
+        first = old.step_size == 0
+        stays = first | state.refine
+        new, counts = _tilted.evaluate(problem, state.trial, old, _AIM * state.stationarity)
+        taken = stays | _falls(problem, state, new)
+        state = _learn(state, new, stays, taken)
 
-        slack = _AVERAGE * jnp.maximum(state.slack - change, 0)
-        learnt = accept & ~stay & (_tree.norm(turn) > 2 * (error + state.error))
-        sensitivity = _ratio(_tree.norm(turn), _tree.norm(_tree.subtract(point.y, state.y)))
-        there = state._replace(
-            x=state.trial,
-            y=point.y,
-            v=point.v,
-            grad=point.grad,
-            subgradient=s,
-            value=point.value,
-            stationarity=_tree.norm(_tree.axpy(1, s, point.grad)),
-            error=error,
-            gain=point.gain,
-            sensitivity=jnp.where(learnt, sensitivity, state.sensitivity),
-            penalty=point.penalty,
-            slack=jnp.where(stay | ~jnp.isfinite(slack), state.slack, slack),
-            lower_step=point.lower.step_size,
-            flatness=point.lower.flatness,
-            moved=state.moved | ~stay,
-        )
-        here = _tree.where(accept, there, state)
-        adapted = jnp.where(stay, beta, _step_size(beta, move, turn, error + state.error, accept))
-        beta = jnp.where(first, _ratio(_size(state.x) / 100, _tree.norm(point.grad), 1), adapted)
+        s = _tree.where(stays, state.subgradient, state.trial_subgradient)
+        gap = _tree.norm(_tree.axpy(1, s, new.grad))
+        there = state._replace(x=state.trial, point=new, subgradient=s, stationarity=gap, moved=state.moved | ~stays)
+        state = _tree.where(taken, there, state)
+        scale = jnp.where(first, _first_scale(problem, state), state.scale)
+        curvature = secant.model(state.pairs, scale)
+        model = curvature.scaled(state.relax, state.shift)
+        ahead = propose(problem.regularizer, state.x, state.grad, model, state.pairs.pushed > 0)
+        step = _tree.norm(_tree.axpy(1, ahead.subgradient, state.grad))
+        gap = jnp.where(state.moved, state.stationarity, step)
 
-        trial = problem.regularizer.prox(_tree.axpy(-beta, here.grad, here.x), beta)
-        mapping = _tree.norm(_tree.subtract(trial, here.x)) / beta
-        gap = jnp.where(here.moved, here.stationarity, mapping)
-        refine = (here.error > _TOLERABLE * gap) & (~state.refine | (error < 0.5 * state.error))
-        idle = jnp.where(here.error > gap, state.idle + 1, 0)
-        here = here._replace(
-            trial=_tree.where(refine, here.x, trial),
+        error = state.point.error
+        lam = jnp.where(taken, self._penalty(new, gap), old.penalty)
+        again = (error > _TOLERABLE * gap) & (~state.refine | (error < 0.5 * old.error))
+        idle = jnp.where(error > gap, state.idle + 1, 0)
+        state = state._replace(
+            point=state.point._replace(penalty=lam),
             stationarity=gap,
-            penalty=jnp.where(accept, self._penalty(point, gap), state.penalty),
-            step_size=beta,
-            refine=refine,
+            trial=_tree.where(again, state.x, ahead.x),
+            trial_subgradient=ahead.subgradient,
+            scale=curvature.sigma,
+            refine=again,
             idle=idle,
         )
         fault = jnp.where(idle > _MOST_IDLE, Fault.PRECISION, Fault.NONE)
-        counts = Counts(grad_lower=point.calls, grad_upper=1, prox=1, value_upper=1, grad_lower_x=5)
-        return here, Info(gap + here.error, point.lower.residual, None, counts, fault)
+        counts = counts + Counts(prox=ahead.proxes)
+        return state, Info(gap + error, state.point.residual, None, counts, fault)
 
     def recheck(self, state: PenaltyState) -> PenaltyState:
         return state._replace(
             trial=state.x,
             refine=jnp.ones_like(state.refine),
-            stationarity=0.1 * state.stationarity,  # what accuracy follows
-            penalty=2 * state.penalty,  # leaves a quarter of the bias
+            stationarity=0.1 * state.stationarity,  # which the accuracy follows
+            point=state.point._replace(penalty=2 * state.point.penalty),  # leaves a quarter of the bias
         )
 
-    def _penalty(self, point: _Point, gap: Scalar) -> Scalar:
-        """The lam whose bias is what the other errors, or the stationarity `gap`, ask for: bias ~ 1 / lam^2."""
+    def _penalty(self, point: Point, gap: Scalar) -> Scalar:
+        """The lam whose bias, of order 1 / lam^2, is what the stationarity `gap` asks for, or the other errors allow."""
         lam = point.penalty
         if self.penalty is not None:
             return self.penalty.astype(lam.dtype)
-        wanted = lam * jnp.sqrt(_ratio(point.bias, jnp.maximum(_AIM * gap, point.inexactness)))
-        # Where lam may fall it does so only until w_1 is a tenth of |y| away from y.
-        least = jnp.maximum(lam / 2, jnp.minimum(lam, 10 * _ratio(_tree.norm(point.v), _tree.norm(point.y))))
-        return jnp.clip(wanted, least, 4 * lam)
+        wanted = lam * jnp.sqrt(ratio(point.bias, jnp.maximum(_AIM * gap, point.inexactness)))
+        apart = 10 * ratio(_tree.norm(point.v), _tree.norm(point.y))  # here w_1 is a tenth of |y| away from y: enough
+        return jnp.clip(wanted, jnp.maximum(lam / 2, jnp.minimum(lam, apart)), 4 * lam)
 
 
-def _evaluate(problem: Problem, state: PenaltyState) -> _Point:
-    """y, v and d at the trial point, as exact as the stationarity at x asks for, with estimates of their errors."""
-    x, first = state.trial, state.lower_step == 0
-    accuracy = _AIM * state.stationarity  # of d
-    spread = _ratio(accuracy, state.gain * state.penalty, jnp.inf)  # of w_j, and of y, which they start from
-    enough = jnp.minimum(spread, _ratio(accuracy, state.sensitivity, jnp.inf))
-    lower = accelerate(
-        lambda w: problem.grad_lower(x, w),
-        state.y,
-        tol=jnp.where(first, 1e-4, 0),
-        distance=jnp.where(jnp.isfinite(enough), enough, 0),
-        step_size=state.lower_step,
-        flatness=state.flatness,
-    )
-    y = lower.y
-    upper_x, pull = problem.grad_upper(x, y)
-    reach = lower.step_size * _tree.norm(pull)  # lam |w_1 - y| is at least this, for steps of 1/L
-    # The first lam makes that a hundredth of the size of y.
-    fresh = 100 * reach / jnp.maximum(_size(y), _tree.norm(state.y))
-    lam = jnp.where(state.penalty > 0, state.penalty, jnp.where(reach > 0, fresh, 1))
-    spread = jnp.where(jnp.isfinite(spread), spread, 0.01 * reach / lam)
-
-    def tilted(j: int, start: PyTree, distance: Scalar) -> Descent:
-        def gradient(w: PyTree) -> PyTree:
-            return _tree.axpy(j / lam, pull, problem.grad_lower(x, w))
-
-        return accelerate(gradient, start, distance=distance, step_size=lower.step_size, flatness=lower.flatness)
-
-    up = tilted(1, _tree.axpy(-1 / lam, state.v, y), spread)
-    down = tilted(-1, _tree.axpy(2, y, _tree.scale(-1, up.y)), 2 * spread)
-    further = tilted(2, _tree.axpy(3, _tree.subtract(up.y, y), down.y), 8 * spread)
-    slopes = [problem.grad_lower_x(x, w) for w in (up.y, down.y, further.y, y, state.y)]
-    at_up, at_down, at_further, at_y, at_old = slopes
-    v = _tree.scale(lam / 2, _tree.subtract(down.y, up.y))
-    implicit = _tree.scale(lam / 2, _tree.subtract(at_up, at_down))
-    third = _tree.axpy(3, _tree.subtract(at_y, at_up), _tree.subtract(at_further, at_down))
-
-    by_v = _ratio(_tree.norm(implicit), _tree.norm(v))
-    by_y = _ratio(_tree.norm(_tree.subtract(at_old, at_y)), _tree.norm(_tree.subtract(state.y, y)))
-    gain = jnp.maximum(jnp.maximum(by_v, by_y), 0.8 * state.gain)  # each may be small by chance
-    flatness = jnp.maximum(jnp.maximum(lower.flatness, up.flatness), down.flatness)
-    off = gain * lam / 2 * (up.residual + down.residual) + state.sensitivity * lower.residual
-    rounding = float(jnp.finfo(lam.dtype).eps) * lam / 2 * (_tree.norm(at_up) + _tree.norm(at_down))
-    return _Point(
-        y=y,
-        v=v,
-        grad=_tree.axpy(1, implicit, upper_x),
-        value=problem.value_upper(x, y) - _tree.dot(v, lower.gradient),
-        inexactness=flatness * off + rounding,
-        bias=lam / 6 * _tree.norm(third),
-        gain=gain,
-        penalty=lam,
-        lower=lower._replace(flatness=flatness),
-        calls=lower.calls + up.calls + down.calls + further.calls,
-    )
+def _first_scale(problem: Problem, state: PenaltyState) -> Scalar:
+    """Without curvature, the objective sets the scale of the first step: a tenth of it is to be gained."""
+    size = _tree.norm(state.grad)
+    level = jnp.abs(state.point.value + problem.regularizer.value(state.x))
+    known = (level > 0) & jnp.isfinite(level) & (size > 0)
+    return jnp.where(known, size**2 / jnp.where(known, 0.1 * level, 1), 1)
 
 
-def _change(problem: Problem, state: PenaltyState, point: _Point, s: PyTree, fall: Scalar) -> Scalar:
-    """The change of Phi + h from x to the trial point, where s is in dh."""
+def _falls(problem: Problem, state: PenaltyState, new: Point) -> Bool[Array, ""]:
+    """Whether Phi + h is lower at the trial point, by a part of <m, B m> = -<m, d + s'>, m the move and s' in dh there."""
+    old, move = state.point, _tree.subtract(state.trial, state.x)
     before, after = problem.regularizer.value(state.x), problem.regularizer.value(state.trial)
-    by_value = (point.value - state.value) + (after - before)
-    eps = float(jnp.finfo(fall.dtype).eps)
-    rounding = 8 * eps * sum(jnp.abs(value) for value in (point.value, state.value, before, after))
-    slopes = _tree.axpy(1, _tree.axpy(1, s, point.grad), _tree.axpy(1, state.subgradient, state.grad))
-    by_slope = 0.5 * _tree.dot(slopes, _tree.subtract(state.trial, state.x))
-    return jnp.where(10 * rounding <= fall, by_value, by_slope)
+    change = (new.value - old.value) + (after - before)
+    eps = float(jnp.finfo(change.dtype).eps)
+    rounding = 8 * eps * sum(jnp.abs(value) for value in (new.value, old.value, before, after))
+    promised = -_tree.dot(move, _tree.axpy(1, state.trial_subgradient, old.grad))
+    by_slopes = 0.5 * (_tree.dot(move, _tree.axpy(1, state.subgradient, new.grad)) - promised)
+    visible = 10 * rounding <= promised
+    return jnp.where(visible, change <= -_SUFFICIENT_DECREASE * promised, by_slopes <= rounding)
 
 
-# Of the two quotients of Barzilai and Borwein, <m, m> / <m, q> and <m, q> / <q, q>, the short one serves where they
-# differ much (Zhou, Gao, Dai, 2006). Where errors may have made q, they tell nothing, but |m| / (|q| + errors) is still
-# a step that q does not forbid.
-def _step_size(beta: Scalar, move: PyTree, turn: PyTree, errors: Scalar, accepted: Bool[Array, ""]) -> Scalar:
-    """The next beta after x has moved, or was to move, by `move` and d turned by `turn`."""
-    square, bend, turned = _tree.dot(move, move), _tree.dot(move, turn), _tree.norm(turn)
-    long = jnp.where(bend > 0, _ratio(square, bend), 4 * beta)
-    short = jnp.where(bend > 0, _ratio(bend, turned) / jnp.where(turned > 0, turned, 1), long)
-    quotient = jnp.where(short < 0.6 * long, short, long)
-    allowed = jnp.maximum(beta, _ratio(_tree.norm(move), turned + errors))
-    longer = jnp.where(turned > 2 * errors, quotient, allowed)
-    return jnp.where(accepted, jnp.clip(longer, beta / 10, 10 * beta), jnp.clip(long, beta / 10, beta / 2))
-
-
-def _size(tree: PyTree) -> Scalar:
-    """|tree|, or 1 for zero, which has no size to go by."""
-    size = _tree.norm(tree)
-    return jnp.where(size > 0, size, 1)
-
-
-def _ratio(a: Scalar, b: Scalar, otherwise: float = 0.0) -> Scalar:
-    """a / b, or `otherwise` where b is 0."""
-    return jnp.where(b > 0, a / jnp.where(b > 0, b, 1), otherwise)
+def _learn(state: PenaltyState, new: Point, stays: Bool[Array, ""], taken: Bool[Array, ""]) -> PenaltyState:
+    """B after the look at the trial point: the pair if errors did not make it, and how far B is to be trusted."""
+    move, turn = _tree.subtract(state.trial, state.x), _tree.subtract(new.grad, state.grad)
+    clear = ~stays & (_tree.norm(turn) > 2 * (new.error + state.point.error))
+    pairs, kept = secant.push(state.pairs, ravel_pytree(move)[0], ravel_pytree(turn)[0], 1e-8)
+    learned = kept & clear
+    shrunk = jnp.where(state.shift > 1e-3 * state.scale, state.shift / 10, 0)
+    grown = jnp.maximum(4 * state.shift, jnp.where(state.pairs.pushed > 0, 0.3, 1.0) * state.scale)
+    return state._replace(
+        pairs=_tree.where(learned, pairs, state.pairs),
+        shift=jnp.where(stays, state.shift, jnp.where(taken, shrunk, grown)),
+        relax=jnp.where(learned, 1, jnp.where(taken & ~stays, 0.3, 1) * state.relax),
+    )

@@ -1,0 +1,188 @@
+r"""A hypergradient that is as accurate as its own size asks for.
+
+In energy norms (see `inexact.py`) let e_y, e_v be the errors of y and v and c_y, c_v the corrections made at this
+point. The corrections together changed the hypergradient from d to d+, so
+
+    E = trust * (e_y / c_y + e_v / c_v) |d+ - d|
+
+estimates the error of d+. With s+ in dh(x+), both solves go on until E <= |d+ + s+| / 10: the accuracy follows the
+progress of the outer iteration, and the larger of the two terms gets the work. Nothing in it has a unit. `trust` >= 1
+grows when the estimate turned out too small.
+"""
+
+from typing import NamedTuple
+
+import jax
+import jax.numpy as jnp
+from jaxtyping import Array, Bool, Int, PyTree
+
+from proxbi import _tree, inexact
+from proxbi._tree import Scalar
+from proxbi.linear import LinearInfo, LinearStatus
+from proxbi.problem import Counts, Problem
+from proxbi.secant import Secants
+from proxbi.solvers._proximal_newton import Target
+
+ACCURACY = 0.1  # E <= this |d + s|
+SOLVED = int(LinearStatus.BUDGET)
+"""Statuses up to this one leave something that can be used."""
+_MOST_ROUNDS = 4
+
+
+class Point(NamedTuple):
+    """A point and what its hypergradient evaluation found."""
+
+    x: PyTree
+    y: PyTree
+    v: PyTree
+    grad: PyTree
+    subgradient: PyTree
+    """An element of dh(x): the one the model's prox found."""
+    value: Scalar
+    """f - <v, g_y>."""
+    penalty: Scalar
+    """h(x)."""
+    gap: Scalar
+    """|grad + subgradient|."""
+    error: Scalar
+    """The estimate E of the error of grad."""
+    value_error: Scalar
+    accuracy: Scalar
+    """The accuracy of the corrections that gave all this."""
+    lower_residual: Scalar
+    linear: LinearInfo
+    unsolved: Bool[Array, ""]
+    """Whether Newton's method on the lower problem gave up."""
+
+
+def start(x: PyTree, y: PyTree) -> Point:
+    """A point where nothing was evaluated yet."""
+    zero, none = jnp.zeros((), jnp.result_type(*jax.tree.leaves(y))), jnp.int32(0)
+    return Point(
+        x=x,
+        y=y,
+        v=_tree.zeros_like(y),
+        grad=_tree.zeros_like(x),
+        subgradient=_tree.zeros_like(x),
+        value=zero,
+        penalty=zero,
+        gap=jnp.full_like(zero, jnp.inf),
+        error=zero,
+        value_error=zero,
+        accuracy=zero,
+        lower_residual=zero,
+        linear=LinearInfo(none, zero, none, none),
+        unsolved=jnp.asarray(False),
+    )
+
+
+class _Rounds(NamedTuple):
+    """The hypergradient so far, refined until its error is small beside its size."""
+
+    y: PyTree
+    v: PyTree
+    pairs: Secants
+    sizes: tuple[Scalar, Scalar]
+    """The largest corrections of y and v."""
+    errors: tuple[Scalar, Scalar]
+    accuracy: Scalar
+    grad: PyTree
+    gap: Scalar
+    error: Scalar
+    gradient: PyTree
+    """g_y at y."""
+    residual: Scalar
+    status: Int[Array, ""]
+    unsolved: Bool[Array, ""]
+    iterations: Int[Array, ""]
+    counts: Counts
+    rounds: Int[Array, ""]
+
+
+def evaluate(
+    problem: Problem, before: Point, target: Target, accuracy: Scalar, trust: Scalar, pairs: Secants, steps: int
+) -> tuple[Point, Secants, Counts]:
+    """The hypergradient at the target, with y and v started as they were at `before`; `pairs` of earlier lower solves
+    precondition, and at most `steps` CG steps are taken in one of them.
+    """
+    x = target.x
+
+    def too_rough(at: _Rounds) -> Array:
+        rough = at.error > ACCURACY * at.gap
+        healthy = (at.status <= SOLVED) & (at.rounds < _MOST_ROUNDS)
+        return (at.rounds == 0) | (rough & healthy)
+
+    def refine(at: _Rounds) -> _Rounds:
+        factor = jnp.clip(0.3 * ACCURACY * ratio(at.gap, at.error), 1e-3, 0.3)
+        accuracy = jnp.where(at.rounds == 0, 1, factor) * at.accuracy
+        lower = inexact.solve_lower(problem, x, at.y, accuracy, at.sizes[0], at.pairs, steps)
+        adjoint = inexact.solve_adjoint(problem, x, lower.y, at.v, accuracy, at.sizes[1], lower.secants, steps)
+        e = adjoint.correction
+        sizes = (lower.size, jnp.maximum(at.sizes[1], e.size))
+        fractions = ratio(lower.error, sizes[0]) + ratio(e.error, sizes[1])
+        change = _tree.norm(_tree.subtract(adjoint.grad, before.grad))
+        return _Rounds(
+            y=lower.y,
+            v=adjoint.v,
+            pairs=e.secants,
+            sizes=sizes,
+            errors=(lower.error, e.error),
+            accuracy=accuracy,
+            grad=adjoint.grad,
+            gap=_tree.norm(_tree.axpy(1, target.subgradient, adjoint.grad)),
+            error=trust * fractions * change,
+            gradient=lower.gradient,
+            residual=ratio(_tree.norm(e.residual), adjoint.rhs),
+            status=jnp.where(lower.status > SOLVED, lower.status, e.status),
+            unsolved=lower.status == SOLVED,
+            iterations=at.iterations + e.matvecs,
+            counts=jax.tree.map(jnp.int32, at.counts + lower.counts + adjoint.counts),
+            rounds=at.rounds + 1,
+        )
+
+    zero, none = jnp.zeros_like(accuracy), jnp.int32(0)
+    at = jax.lax.while_loop(
+        too_rough,
+        refine,
+        _Rounds(
+            y=before.y,
+            v=before.v,
+            pairs=pairs,
+            sizes=(zero, zero),
+            errors=(zero, zero),
+            accuracy=accuracy,
+            grad=before.grad,
+            gap=zero,
+            error=zero,
+            gradient=before.y,
+            residual=zero,
+            status=none,
+            unsolved=jnp.asarray(False),
+            iterations=none,
+            counts=jax.tree.map(jnp.int32, Counts()),
+            rounds=none,
+        ),
+    )
+    value = problem.value_upper(x, at.y) - _tree.dot(at.v, at.gradient)
+    point = Point(
+        x=x,
+        y=at.y,
+        v=at.v,
+        grad=at.grad,
+        subgradient=target.subgradient,
+        value=value.astype(accuracy.dtype),
+        penalty=problem.regularizer.value(x).astype(accuracy.dtype),
+        gap=at.gap,
+        error=at.error,
+        value_error=at.errors[0] * at.errors[1],
+        accuracy=at.accuracy,
+        lower_residual=_tree.norm(at.gradient),
+        linear=LinearInfo(at.status, at.residual, at.iterations, at.counts.hvp),
+        unsolved=at.unsolved,
+    )
+    return point, at.pairs, at.counts + Counts(value_upper=1)
+
+
+def ratio(a: Scalar, b: Scalar) -> Scalar:
+    """a / b, and 0 for b = 0."""
+    return jnp.where(b > 0, a / jnp.where(b > 0, b, 1), 0)

@@ -1,0 +1,165 @@
+"""The default solver: nothing to set, any units, any precision, and a status that names the cause where it fails."""
+
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from proxbi import (
+    AID,
+    CG,
+    L1,
+    AdaptiveProxBiO,
+    Box,
+    Nesterov,
+    OracleBudget,
+    Problem,
+    ProxBiO,
+    SolveError,
+    Status,
+    analytic,
+    minimize,
+)
+from proxbi.experiments.suite import SUITE, random_start, scaled
+
+
+def follow(x: Any, y: Any) -> Any:
+    return jnp.sum((y - x) ** 2)
+
+
+def test_it_is_the_default_and_needs_nothing() -> None:
+    made = analytic.spectral_quadratic(100.0)
+    result = minimize(made.problem, x0=made.x0, y0=made.y0)
+    assert result.status is Status.CONVERGED
+    assert result.stationarity <= 1e-6 * result.history[0]["stationarity"]
+    assert result.history[0]["step"] == 1
+    named = minimize(made.problem, AdaptiveProxBiO(), made.x0, made.y0, rtol=1e-6)
+    np.testing.assert_array_equal(named.x, result.x)
+    assert result.counts.total < 1000
+
+
+def test_one_program_serves_all_condition_numbers_and_the_worst_takes_no_more_than_a_few_times_the_calls() -> None:
+    calls = {}
+    for kappa in (2.0, 1e3, 1e6):
+        made = analytic.spectral_quadratic(kappa)
+        result = minimize(made.problem, x0=made.x0, y0=made.y0)
+        assert result.status is Status.CONVERGED, kappa
+        calls[kappa] = result.counts.total
+    assert max(calls.values()) < 4 * min(calls.values()), calls
+
+
+SCALES = [{name: factor} for name in ("f", "g", "x", "y") for factor in (1e-3, 1e3)]
+
+
+@pytest.mark.parametrize("name", ["E-100", pytest.param("D-10", marks=pytest.mark.slow)])
+def test_units_do_not_matter(name: str) -> None:
+    first = scaled(SUITE[name]())  # by 1: the same program as the others
+    for case in (first, random_start(first, seed=0)):
+        base = minimize(case.problem, x0=case.x0, y0=case.y0)
+        for factors in SCALES:
+            other = scaled(case, **factors)
+            result = minimize(other.problem, x0=other.x0, y0=other.y0)
+            assert result.status is Status.CONVERGED
+            ratio = result.counts.total / base.counts.total
+            assert 0.5 <= ratio <= 2, (factors, ratio)
+            reached = result.history[-1]["objective"] / factors.get("f", 1.0)
+            assert reached == pytest.approx(base.history[-1]["objective"], rel=1e-6)
+
+
+def single(tree: Any) -> Any:
+    return jax.tree.map(lambda leaf: leaf.astype(jnp.float32) if leaf.dtype == jnp.float64 else leaf, tree)
+
+
+def test_single_precision_gets_as_far_as_it_can_and_says_so() -> None:
+    made = analytic.spectral_quadratic(100.0)
+    problem, x0, y0 = single(made.problem), single(made.x0), single(made.y0)
+    easy = minimize(problem, x0=x0, y0=y0, rtol=1e-4)
+    assert easy.status is Status.CONVERGED
+    hard = minimize(problem, x0=x0, y0=y0, rtol=1e-9)
+    assert hard.status is Status.PRECISION
+    assert "float64" in hard.status.value
+    assert hard.stationarity <= 1e-4 * hard.history[0]["stationarity"]
+    exact = minimize(made.problem, x0=made.x0, y0=made.y0)
+    for result in (easy, hard):
+        np.testing.assert_allclose(result.x, exact.x, atol=2e-2)
+        assert result.x.dtype == jnp.float32
+
+
+def test_a_scalar_and_a_start_that_is_the_solution() -> None:
+    problem = Problem(lambda x, y: 0.5 * jnp.sum((y - 2) ** 2), follow)
+    result = minimize(problem, x0=jnp.array(0.5), y0=jnp.array(0.0))
+    assert float(result.x) == pytest.approx(2.0, abs=1e-6)
+    there = minimize(problem, x0=jnp.array(2.0), y0=jnp.array(2.0))
+    assert (there.status, there.state.step) == (Status.CONVERGED, 1)
+
+
+FAILURES = {
+    "unbounded": (Problem(lambda x, y: -jnp.sum(y), follow), Status.UNBOUNDED),
+    "flat lower level": (
+        Problem(lambda x, y: jnp.sum((y - jnp.arange(2.0)) ** 2), lambda x, y: (jnp.sum(y) - jnp.sum(x)) ** 2),
+        Status.NEGATIVE_CURVATURE,
+    ),
+    "concave lower level": (
+        Problem(lambda x, y: jnp.sum(y**2), lambda x, y: -follow(x, y)),
+        Status.NEGATIVE_CURVATURE,
+    ),
+    "h infinite at x0": (
+        Problem(lambda x, y: jnp.sum((y - 1) ** 2), follow, Box(5.0, 6.0)),
+        Status.INFEASIBLE_START,
+    ),
+    "kink in f": (Problem(lambda x, y: jnp.sum(jnp.abs(y - 0.3)), follow), Status.NONSMOOTH),
+    "NaN in f": (Problem(lambda x, y: jnp.sum(jnp.log(-1 - y**2)), follow), Status.NONFINITE_START),
+}
+
+
+@pytest.mark.parametrize("name", FAILURES)
+def test_what_went_wrong_is_named_and_the_last_good_iterate_returned(name: str) -> None:
+    problem, status = FAILURES[name]
+    x0 = jnp.ones(2)
+    result = minimize(problem, x0=x0, y0=x0, throw=False)
+    assert result.status is status
+    assert np.all(np.isfinite(result.x))
+    if result.state.step == 0:
+        np.testing.assert_array_equal(result.x, x0)
+    with pytest.raises(SolveError, match=status.value[:20]):
+        minimize(problem, x0=x0, y0=x0)
+
+
+def test_a_budget_too_small_is_named() -> None:
+    made = analytic.spectral_quadratic(100.0)
+    short = minimize(made.problem, x0=made.x0, y0=made.y0, steps=5)
+    assert short.status is Status.STEPS
+    limited = minimize(made.problem, x0=made.x0, y0=made.y0, every=1, callbacks=[OracleBudget(100)])
+    assert limited.status is Status.BUDGET
+    assert limited.counts.total < 200
+
+
+def test_a_wrong_oracle_is_noticed() -> None:
+    """Negative control: with the sign of g_xy turned the steps go up, and the value says so."""
+
+    class Wrong(Problem):
+        def cross(self, x: Any, y: Any) -> Any:
+            right = super().cross(x, y)
+            return lambda v: -right(v)
+
+    made = analytic.spectral_quadratic(10.0)
+    wrong = Wrong(made.problem.upper, made.problem.lower, made.problem.regularizer, made.problem.data)
+    result = minimize(wrong, x0=made.x0, y0=made.y0, throw=False)
+    assert result.status is not Status.CONVERGED
+
+
+def test_it_takes_far_fewer_calls_than_fixed_steps() -> None:
+    made = analytic.spectral_quadratic(10.0)
+    ours = minimize(made.problem, x0=made.x0, y0=made.y0)
+    fixed = ProxBiO(AID(Nesterov(1.0, 0.5, 5), CG(5)), 1 / made.sharp.L_Phi)
+    theirs = minimize(made.problem, fixed, made.x0, made.y0, steps=2000, rtol=1e-6)
+    assert 3 * ours.counts.total < theirs.counts.total
+
+
+def test_nonsmooth_terms_belong_into_the_regularizer() -> None:
+    """The kink of `FAILURES`, as an h."""
+    problem = Problem(lambda x, y: 1e-3 * jnp.sum((y - 1) ** 2), follow, L1(1.0).shift(jnp.full(2, 0.3)))
+    result = minimize(problem, x0=jnp.ones(2), y0=jnp.ones(2))
+    np.testing.assert_allclose(result.x, 0.3, atol=1e-9)

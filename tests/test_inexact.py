@@ -1,0 +1,145 @@
+"""Pairs make a good inverse and a good model; corrections stop where they say, and say what is left."""
+
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from proxbi import L1, Box, GroupL2, Problem, Simplex, Zero, analytic, inexact, secant
+from proxbi.linear import LinearStatus
+from proxbi.solvers._proximal_newton import propose
+
+
+def spd(size: int, kappa: float, seed: int = 0) -> np.ndarray:
+    draw = np.random.default_rng(seed)
+    rotation = np.linalg.qr(draw.normal(size=(size, size)))[0]
+    return rotation @ np.diag(np.geomspace(1 / kappa, 1, size)) @ rotation.T
+
+
+def collected(matrix: np.ndarray, pairs: int, seed: int = 1) -> secant.Secants:
+    memory = secant.empty(jnp.zeros(len(matrix)), pairs)
+    for s in np.random.default_rng(seed).normal(size=(pairs + 2, len(matrix))):  # two are pushed out again
+        memory, kept = secant.push(memory, jnp.asarray(1e-9 * s), jnp.asarray(1e-9 * matrix @ s), 1e-8)
+        assert kept
+    return memory
+
+
+def test_the_newest_pair_is_satisfied_by_the_inverse_and_by_the_model() -> None:
+    matrix = spd(12, 100.0)
+    memory = collected(matrix, 5)
+    newest = (int(memory.pushed) - 1) % 5
+    step, product = memory.steps[newest], memory.products[newest]
+    np.testing.assert_allclose(secant.inverse(memory, product), step, rtol=1e-9)
+    model = secant.model(memory, jnp.asarray(7.0))
+    np.testing.assert_allclose(model @ step, product, rtol=1e-9)
+    dense = jax.vmap(lambda u: model @ u)(jnp.eye(12))
+    inverse = jax.vmap(lambda u: secant.inverse(memory, u))(jnp.eye(12))
+    assert np.linalg.eigvalsh(dense).min() > 0
+    assert np.linalg.eigvalsh(inverse).min() > 0
+
+
+def test_with_as_many_conjugate_pairs_as_dimensions_both_are_exact() -> None:
+    matrix = spd(6, 1e4)
+    memory = secant.empty(jnp.zeros(6), 6)
+    for direction in np.linalg.eigh(matrix)[1].T:
+        memory, _ = secant.push(memory, jnp.asarray(direction), jnp.asarray(matrix @ direction), 1e-12)
+    u = jnp.arange(1.0, 7.0)
+    np.testing.assert_allclose(secant.model(memory, jnp.asarray(1.0)) @ u, matrix @ u, rtol=1e-8)
+    np.testing.assert_allclose(secant.inverse(memory, matrix @ u), u, rtol=1e-6)
+
+
+def test_without_pairs_the_inverse_is_the_identity_and_the_model_a_multiple_of_it() -> None:
+    memory, u = secant.empty(jnp.zeros(3), 4), jnp.arange(3.0)
+    np.testing.assert_array_equal(secant.inverse(memory, u), u)
+    np.testing.assert_allclose(secant.model(memory, jnp.asarray(2.5)) @ u, 2.5 * u, rtol=1e-12)
+
+
+@pytest.mark.parametrize("product", [[-1.0, 0.0], [0.0, 1.0], [np.nan, 1.0], [np.inf, 0.0]])
+def test_pairs_without_positive_curvature_are_not_kept(product: list[float]) -> None:
+    memory = secant.empty(jnp.zeros(2), 3)
+    after, kept = secant.push(memory, jnp.array([1.0, 0.0]), jnp.asarray(product), 1e-8)
+    assert not kept
+    assert all(np.array_equal(a, b) for a, b in zip(jax.tree.leaves(memory), jax.tree.leaves(after), strict=True))
+
+
+@pytest.mark.parametrize("scale", [1e-150, 1.0, 1e150])
+@pytest.mark.parametrize("accuracy", [0.3, 1e-2, 1e-6])
+def test_the_error_of_a_correction_is_what_it_says(accuracy: float, scale: float) -> None:
+    matrix, b = spd(40, 1e3), scale * np.random.default_rng(2).normal(size=40)
+    memory = secant.empty(jnp.zeros(40), 8)
+    e = inexact.correct(lambda v: matrix @ v, jnp.asarray(b), jnp.asarray(accuracy), jnp.zeros(()), memory, 200)
+    off = np.asarray(e.step) / scale - np.linalg.solve(matrix, b / scale)
+    true = np.sqrt(off @ matrix @ off)
+    assert e.status == LinearStatus.OK
+    assert true <= 3 * accuracy * float(e.size) / scale
+    said = float(e.error) / scale
+    assert true / 30 - 1e-12 <= said <= 30 * true + 1e-12
+    warm = inexact.correct(lambda v: matrix @ v, jnp.asarray(b), jnp.asarray(accuracy), jnp.zeros(()), e.secants, 200)
+    assert warm.matvecs <= e.matvecs  # what the first solve learned
+
+
+@pytest.mark.parametrize(
+    ("matrix", "status"),
+    [
+        (np.diag([1.0, -1.0]), LinearStatus.NEGATIVE_CURVATURE),
+        (np.diag([1.0, 0.0]), LinearStatus.NEGATIVE_CURVATURE),
+        (np.diag([1.0, np.nan]), LinearStatus.NONFINITE),
+    ],
+)
+def test_matrices_that_have_no_inverse_are_named(matrix: np.ndarray, status: LinearStatus) -> None:
+    memory = secant.empty(jnp.zeros(2), 4)
+    e = inexact.correct(lambda v: matrix @ v, jnp.ones(2), jnp.asarray(1e-6), jnp.zeros(()), memory, 50)
+    assert e.status == status
+
+
+@pytest.mark.parametrize("start", [0.0, 30.0, -1000.0])
+def test_newton_solves_a_lower_problem_from_far_away(start: float) -> None:
+    made = analytic.smooth_nonquadratic(1000.0)
+    y0 = jnp.full(made.y0.shape, start)
+    accuracy, memory = jnp.asarray(1e-8), secant.empty(y0, 10)
+    found = inexact.solve_lower(made.problem, made.x0, y0, accuracy, jnp.zeros(()), memory, 1000)
+    assert found.status == LinearStatus.OK
+    np.testing.assert_allclose(found.y, made.solution(made.x0), rtol=1e-6, atol=1e-6)
+    np.testing.assert_allclose(found.gradient, made.problem.grad_lower(made.x0, found.y), atol=1e-12)
+
+
+def test_the_adjoint_gives_the_gradient() -> None:
+    made = analytic.ridge_hyperparameters(100.0)
+    y = made.solution(made.x0)
+    memory = secant.empty(y, 10)
+    accuracy = jnp.asarray(1e-10)
+    found = inexact.solve_adjoint(made.problem, made.x0, y, jnp.zeros_like(y), accuracy, jnp.zeros(()), memory, 1000)
+    np.testing.assert_allclose(found.grad, made.gradient(made.x0), rtol=1e-7)
+
+
+def model_objective(h: Any, x: np.ndarray, d: np.ndarray, matrix: np.ndarray, u: np.ndarray) -> float:
+    return float(d @ (u - x) + 0.5 * (u - x) @ matrix @ (u - x) + h.value(jnp.asarray(u)))
+
+
+@pytest.mark.parametrize("h", [Zero(), L1(0.3), Box(-0.5, 0.5), Simplex(), GroupL2(0.5, [0, 0, 0, 1, 1, 1])], ids=repr)
+def test_the_model_is_minimised_by_its_prox_alone(h: Any) -> None:
+    """Against plain prox-gradient steps on the same model, many of them."""
+    memory = collected(spd(6, 30.0), 4)
+    b = secant.model(memory, jnp.asarray(1.0))
+    dense = np.asarray(jax.vmap(lambda u: b @ u)(jnp.eye(6)))
+    x = np.full(6, 1 / 6)
+    d = np.random.default_rng(3).normal(size=6)
+    target = propose(h, jnp.asarray(x), jnp.asarray(d), b, jnp.asarray(True))
+    u, step = jnp.asarray(x), 1 / np.linalg.norm(dense, 2)
+    for _ in range(3000):
+        u = h.prox(u - step * (d + dense @ (u - x)), step)
+    best, start = model_objective(h, x, d, dense, np.asarray(u)), model_objective(h, x, d, dense, x)
+    reached = model_objective(h, x, d, dense, np.asarray(target.x))
+    assert reached - best <= 0.05 * (start - best)
+    # the subgradient belongs to h at the new point: its prox puts it back there
+    moved = h.prox(target.x + 0.1 * target.subgradient, 0.1)
+    np.testing.assert_allclose(moved, target.x, atol=1e-9)
+
+
+def test_a_lower_problem_without_second_derivatives_is_negative_curvature() -> None:
+    problem = Problem(lambda x, y: jnp.sum(y**2), lambda x, y: jnp.sum(x * y))
+    memory = secant.empty(jnp.zeros(2), 4)
+    found = inexact.solve_lower(problem, jnp.ones(2), jnp.ones(2), jnp.asarray(0.1), jnp.zeros(()), memory, 50)
+    assert found.status == LinearStatus.NEGATIVE_CURVATURE
