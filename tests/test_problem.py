@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from cases import PROBLEMS
-from proxbi import AID, CG, ITD, L1, Counts, Direct, GradientDescent, Problem, Zero
+from proxbi import AID, CG, ITD, L1, Counts, Direct, GradientDescent, PenaltyProxBiO, Problem, Zero
 from proxbi.problem import differentiable_grad_lower
 
 STEP = 1e-5
@@ -34,6 +34,7 @@ def test_oracles_are_finite_differences_of_the_values(name: str) -> None:
     close(f_x @ s, directional(lambda x: p.value_upper(x, y), x, s))
     close(f_y @ u, directional(lambda y: p.value_upper(x, y), y, u))
     close(p.grad_lower(x, y) @ u, directional(lambda y: p.value_lower(x, y), y, u))
+    close(p.grad_lower_x(x, y) @ s, directional(lambda x: p.value_lower(x, y), x, s))
     close(p.hvp(x, y)(u) @ w, directional(lambda y: p.grad_lower(x, y), y, u) @ w)
     close(p.cross(x, y)(u) @ s, directional(lambda x: p.grad_lower(x, y), x, s) @ u)
     close(p.hvp(x, y)(u) @ w, p.hvp(x, y)(w) @ u)  # symmetric
@@ -75,6 +76,9 @@ class Doubled(Problem):
     def grad_lower(self, x: Any, y: Any) -> Any:
         return (2 if self.which == "grad_lower" else 1) * super().grad_lower(x, y)
 
+    def grad_lower_x(self, x: Any, y: Any) -> Any:
+        return (2 if self.which == "grad_lower_x" else 1) * super().grad_lower_x(x, y)
+
 
 def doubled(which: str) -> Doubled:
     """f = |y - 1|^2 / 2 and g = |y - x|^2 / 2, with H = I and g_xy = -I."""
@@ -99,6 +103,14 @@ def test_itd_uses_each_oracle_that_is_overridden(which: str, factor: float) -> N
     """Two steps of size 1/2 pull f_y back to (1/2 + 1/2 (1 - 1/2)) f_y; with the doubled hvp to (1/2 + 0) f_y."""
     found = ITD(GradientDescent(0.5, 2))(doubled(which), X, Y, None)
     np.testing.assert_allclose(found.grad, factor * 2.0)
+
+
+@pytest.mark.parametrize(("which", "factor"), [("", 1), ("grad_lower_x", 2), ("grad_upper", 2), ("grad_lower", 0.5)])
+def test_the_penalty_method_uses_each_oracle_that_is_overridden(which: str, factor: float) -> None:
+    """d = f_x + lam/2 (g_x(w_1) - g_x(w_-1)) is linear in g_x and f, and a steeper g_y halves the tilt of w."""
+    problem, solver = doubled(which), PenaltyProxBiO()
+    state, _ = solver.step(problem, solver.init(problem, X, jnp.zeros(2)), jax.random.key(0))
+    np.testing.assert_allclose(state.grad, factor * 2.0, rtol=1e-2)
 
 
 def test_the_lower_solver_uses_the_overridden_gradient() -> None:
@@ -208,6 +220,7 @@ def test_counts_add_kind_by_kind() -> None:
         "prox": 1,
         "value_upper": 4,
         "value_lower": 0,
+        "grad_lower_x": 0,
     }
     assert (a + b).total == 11
     assert all(isinstance(count, int) for count in added.values())

@@ -7,7 +7,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from proxbi import L1, Box, CappedL1, Simplex, minimize
+from proxbi import L1, Box, CappedL1, Simplex, Status, minimize
 from proxbi.experiments import tuning
 from proxbi.experiments.certified import Judge, curvature, reference
 from proxbi.experiments.suite import SUITE, Stretched, random_start, scaled
@@ -165,3 +165,37 @@ def test_the_search_stops_the_others_at_the_best():
     assert best < 1000
     assert not raced.alive.any()
     assert float(jnp.max(raced.calls)) <= 1.05 * best + 30  # a step of 1e-3 would take thousands
+
+
+def solved(case):
+    return minimize(case.problem, x0=case.x0, y0=case.y0)
+
+
+@pytest.mark.parametrize("name", ["C-10", "E-100", *slowly(name for name in SUITE if name not in ("C-10", "E-100"))])
+def test_the_default_solves_every_problem_with_nothing_set(name):
+    case = SUITE[name]()
+    result = solved(case)
+    assert result.status is Status.CONVERGED
+    assert Judge.of(case)(result.x, result.y) <= 1.05 * tuning.TARGET
+
+
+@pytest.mark.parametrize("name", ["E-100", *slowly(["A-2", "A-30-group", "D-1e3-capped", "sources", "scalar"])])
+def test_units_change_neither_the_work_nor_the_answer_of_the_default(name):
+    case = SUITE[name]()
+    own = solved(case)
+    for units in ({"f": 1e3}, {"f": 1e-3}, {"g": 1e3}, {"g": 1e-3}, {"x": 1e3}, {"y": 1e-3}):
+        other = solved(scaled(case, **units))
+        assert 0.5 <= other.counts.total / own.counts.total <= 2
+        assert np.allclose(other.x / units.get("x", 1.0), own.x, rtol=1e-3, atol=1e-3)
+
+
+# Convex ones: there is one minimum, and so one answer.
+@pytest.mark.parametrize("name", ["C-10", *slowly(["A-2", "A-1e3", "A-30-group", "stiff-30"])])
+def test_the_default_ends_at_the_same_minimum_from_wherever_it_starts(name):
+    case = SUITE[name]()
+    minimum = reference(case).objective
+    for seed in range(20):
+        started = random_start(case, seed)
+        result = solved(started)
+        objective = case.exactly(result.x, result.y).value + case.problem.regularizer.value(result.x)
+        assert float(objective) == pytest.approx(minimum, rel=1e-5)

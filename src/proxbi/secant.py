@@ -104,14 +104,15 @@ class Model(NamedTuple):
 
 
 def model(secants: Secants, sigma: Scalar) -> Model:
-    """The BFGS matrix of the pairs, oldest first, started from a multiple of I: <q, q>/<s, q> of the newest pair, or
-    `sigma` without pairs. Updates are carried out on T alone, r = min(n, 2 pairs) rows, where they are exact.
+    """The BFGS matrix of the pairs, oldest first, started from a multiple of I: |q| / |s| of the newest pair, or
+    `sigma` without pairs. (Of the two usual choices <s, q>/<s, s> is too bold and <q, q>/<s, q> too shy: this is their
+    geometric mean.) Updates are carried out on T alone, r = min(n, 2 pairs) rows, where they are exact.
     """
     pairs = len(secants.curvatures)
     order = (secants.pushed + jnp.arange(pairs, dtype=secants.pushed.dtype)) % pairs
     steps, products, curvatures = secants.steps[order], secants.products[order], secants.curvatures[order]
     newest, filled = products[-1], curvatures[-1] > 0
-    sigma = jnp.where(filled, newest @ newest / jnp.where(filled, curvatures[-1], 1), sigma)
+    sigma = jnp.where(filled, jnp.linalg.norm(newest), sigma)
     basis = jnp.linalg.qr(jnp.concatenate([steps, products]).T)[0]
     small_steps, small_products = steps @ basis, products @ basis
 

@@ -11,14 +11,13 @@ from jaxtyping import Array, Bool, Float, Int
 
 from proxbi.cleaning import ridge
 from proxbi.cleaning.kernel import kernel_map, product
-from proxbi.cleaning.noise import Given
 from proxbi.cleaning.rounds import Rows, best_temperature
-from proxbi.cleaning.settings import Solved, label_loss, log_belief, noise_of
+from proxbi.cleaning.settings import Solved, log_belief, noise_of
 from proxbi.cleaning.table import Table, bucket, padded
 from proxbi.cleaning.tuning import Roles
 from proxbi.cleaning.ways import NEED_TRUSTED, Task, Way
 
-LANDMARKS = 400
+LANDMARKS = 512
 REMOVALS = 9
 """Points of the removal curve."""
 
@@ -59,36 +58,43 @@ class Losses(NamedTuple):
         }
 
 
-def hold(table: Table, roles: Roles, unit: float, tuned: list[Solved], ways: dict[str, Way]) -> Verdict:
-    """All ways on both folds; the one with the least loss is chosen."""
+def hold(
+    table: Table, roles: Roles, unit: float, tuned: list[Solved], ways: dict[str, Way], wanted: str | None = None
+) -> Verdict:
+    """All ways on both folds; the one with the least loss is chosen, if none is `wanted`."""
     pairs = [roles.halves, roles.halves[::-1]]
     folds = [_fold(table, roles, unit, one, *pair) for one, pair in zip(tuned, pairs, strict=False)]
-    possible = {name: way for name, way in ways.items() if table.trusted.any() or name not in NEED_TRUSTED}
+    possible = {name: way for name, way in ways.items() if len(roles.halves[0]) or name not in NEED_TRUSTED}
     weights = {name: [way(fold.task) for fold in folds] for name, way in possible.items()}
     losses = {name: _joined(map(evaluate, folds, each)) for name, each in weights.items()}
-    scores = [{"name": name} | found.means() for name, found in losses.items()]
-    chosen = min(scores, key=lambda row: row["loss"])["name"]
+    chosen = wanted or min(losses, key=lambda name: float(losses[name].loss.mean()))
+    scores = [{"name": name, **found.means()} for name, found in losses.items()]
     gain = losses["noisy"].loss - losses[chosen].loss
     helped = bool(gain.mean() > 2 * gain.std() / np.sqrt(max(1, len(gain) - 1)))
     return Verdict(scores, chosen, helped, _removal(folds, weights["bilevel"], int(np.sum(~table.trusted))))
 
 
 def evaluate(fold: Fold, weights: Float[Array, " rows"]) -> Losses:
-    """Fit with these weights, take the temperature that suits the helpers, each left out in turn, and ask the judges."""
+    """Fit with these weights, take the temperature that suits the helpers, each left out in turn; ask the judges."""
     rows, x = fold.task.rows, fold.task.settings
-    total = rows.count * jnp.where(rows.trusted > 0, 1, weights)
+    total = rows.repeats * jnp.where(rows.trusted > 0, 1, weights)
     fit = ridge.fit(rows.features, rows.given.labels, total, x["ridge"], len(x["by_class"]))
-    helpers = rows.trusted if not fold.noisy.all() and np.any(rows.trusted) else jnp.ones_like(rows.trusted)
-    temperature = best_temperature(
-        fit.scores, rows._replace(trusted=helpers, count=rows.count * helpers), noise_of(x)
-    )
+    # Without trusted rows all labels count as they are, for the judges' are noisy too.
+    helpers = rows.trusted if np.any(rows.trusted) else jnp.ones_like(rows.trusted)
+    told = rows._replace(trusted=helpers, repeats=rows.repeats * helpers)
+    temperature = best_temperature(fit.scores, told, noise_of(x))
     count = len(fold.judge_labels)
     logs = np.asarray(log_belief(temperature, product(fold.judges, fit.coefficients)), np.float64)[:count]
     return Losses(-logs[np.arange(count), fold.judge_labels], np.argmax(logs, axis=1) == fold.judge_labels)
 
 
 def _fold(
-    table: Table, roles: Roles, unit: float, tuned: Solved, helpers: Int[np.ndarray, " h"], judges: Int[np.ndarray, " j"]
+    table: Table,
+    roles: Roles,
+    unit: float,
+    tuned: Solved,
+    helpers: Int[np.ndarray, " h"],
+    judges: Int[np.ndarray, " j"],
 ) -> Fold:
     positions = np.concatenate([roles.fit, roles.watch, helpers])
     size = bucket(len(positions))
@@ -99,7 +105,7 @@ def _fold(
         phi(raw),
         table.given(positions, size),
         padded(table.trusted[positions].astype(np.float32), size),
-        padded(table.count[positions], size),
+        padded(table.repeats[positions], size),
     )
     noisy = np.arange(size) < len(positions) - len(helpers)
     judging = phi(padded(table.features[judges], bucket(len(judges))))

@@ -1,9 +1,10 @@
-"""All rows, judged by a fit with the weights that were chosen.
+"""All rows, judged by a fit with the weights that were picked.
 
 At most `FIT` rows are fitted, and each of these is judged by the fit without it; the others, which it has not seen, as
 they are. So a million rows cost little more than thirty thousand.
 """
 
+from collections.abc import Iterator
 from typing import NamedTuple
 
 import jax
@@ -11,10 +12,9 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float, Int
 
-from proxbi._tree import Scalar
 from proxbi.cleaning.kernel import KernelMap, choose_landmarks, kernel_map, product
-from proxbi.cleaning.noise import Given, Noise, joint, most_likely_other
-from proxbi.cleaning.rounds import Rows, judge
+from proxbi.cleaning.noise import Given, joint, most_likely_other
+from proxbi.cleaning.rounds import Judgement, Rows, judge
 from proxbi.cleaning.settings import Settings, log_belief, noise_of
 from proxbi.cleaning.table import Table, bucket, padded
 from proxbi.cleaning.ways import Task, Way
@@ -30,48 +30,52 @@ class Judged(NamedTuple):
     other: Int[np.ndarray, " rows"]
     """The most likely class if the label is wrong."""
     temperature: float
-    noise: Noise
+    fitted: int
+    """How many rows were."""
 
 
 def judge_all(table: Table, settings: Settings, bandwidth: float, way: Way, draw: np.random.Generator) -> Judged:
-    """Weigh with this way, then judge."""
+    """Weigh rows this way, fit them, and judge all."""
     gold = draw.permutation(table.gold)[: FIT // 2]
     fit = np.sort(np.concatenate([gold, draw.permutation(table.noisy)[: FIT - len(gold)]]))
     phi = kernel_map(choose_landmarks(table.features[fit], LANDMARKS, draw), bandwidth)
-    rows = _rows(table, fit, phi)
-    weights = way(Task(rows, padded(table.features[fit], len(rows.count)), settings))
+    rows = _mapped(table, fit, phi)
+    weights = way(Task(rows, padded(table.features[fit], len(rows.repeats)), settings))
     found = judge(rows, weights, settings["ridge"], noise_of(settings))
-    judged = Judged(*(np.zeros(len(table.labels), kind) for kind in (float, float, int)), float(found.temperature), found.noise)
-    judged.weight[fit] = np.asarray(weights)[: len(fit)]
-    judged.quality[fit] = np.asarray(found.posterior)[: len(fit)]
-    judged.other[fit] = np.asarray(most_likely_other(found.noise, found.belief, rows.given))[: len(fit)]
-    rest = np.setdiff1d(np.arange(len(table.labels)), fit)
-    for start in range(0, len(rest), BLOCK):
-        some = rest[start : start + BLOCK]
-        block = padded(table.features[some], min(BLOCK, bucket(len(some))))
-        given = table.given(some, len(block))
-        quality, other = _unseen(phi, block, given, found.coefficients, found.temperature, found.noise)
-        judged.weight[some] = judged.quality[some] = np.asarray(quality)[: len(some)]
-        judged.other[some] = np.asarray(other)[: len(some)]
-    judged.weight[table.trusted] = 1
-    return judged
+
+    weight, quality, other = (np.zeros(len(table.labels), kind) for kind in (float, float, int))
+    weight[fit], quality[fit] = np.asarray(weights)[: len(fit)], np.asarray(found.posterior)[: len(fit)]
+    other[fit] = np.asarray(most_likely_other(found.noise, found.belief, rows.given))[: len(fit)]
+    for some, posterior, likely in _unseen(table, np.setdiff1d(np.arange(len(table.labels)), fit), phi, found):
+        weight[some], quality[some], other[some] = posterior, posterior, likely
+    weight[table.trusted] = 1
+    return Judged(weight, quality, other, float(jnp.exp(found.temperature)), len(fit))
 
 
-def _rows(table: Table, fit: Int[np.ndarray, " fit"], phi: KernelMap) -> Rows:
+def _mapped(table: Table, fit: Int[np.ndarray, " fit"], phi: KernelMap) -> Rows:
     size = bucket(len(fit))
-    blocks = [padded(table.features[fit[start : start + BLOCK]], min(BLOCK, size - start)) for start in range(0, size, BLOCK)]
+    starts = range(0, size, BLOCK)
+    blocks = [padded(table.features[fit[start : start + BLOCK]], min(BLOCK, size - start)) for start in starts]
     return Rows(
         jnp.concatenate([phi(block) for block in blocks]),
         table.given(fit, size),
         padded(table.trusted[fit].astype(np.float32), size),
-        padded(table.count[fit], size),
+        padded(table.repeats[fit], size),
     )
 
 
-@jax.jit
 def _unseen(
-    phi: KernelMap, block: Array, given: Given, coefficients: Array, temperature: Scalar, noise: Noise
-) -> tuple[Array, Array]:
-    """Quality and most likely other class of rows that were not fitted."""
-    belief = jnp.exp(log_belief(temperature, product(phi(block), coefficients)))
-    return joint(noise, belief, given).posterior, most_likely_other(noise, belief, given)
+    table: Table, rest: Int[np.ndarray, " rest"], phi: KernelMap, found: Judgement
+) -> Iterator[tuple[Int[np.ndarray, " some"], Float[np.ndarray, " some"], Int[np.ndarray, " some"]]]:
+    """Rows that were not fitted, block by block: which, their quality, and the most likely other class."""
+    for start in range(0, len(rest), BLOCK):
+        some = rest[start : start + BLOCK]
+        size = min(BLOCK, bucket(len(some)))
+        quality, other = _judge_block(phi, padded(table.features[some], size), table.given(some, size), found)
+        yield some, np.asarray(quality)[: len(some)], np.asarray(other)[: len(some)]
+
+
+@jax.jit
+def _judge_block(phi: KernelMap, block: Array, given: Given, found: Judgement) -> tuple[Array, Array]:
+    belief = jnp.exp(log_belief(found.temperature, product(phi(block), found.coefficients)))
+    return joint(found.noise, belief, given).posterior, most_likely_other(found.noise, belief, given)

@@ -13,6 +13,7 @@ import numpy as np
 from jaxtyping import Bool, Float, Int
 
 from proxbi.cleaning import contest, summary, tuning
+from proxbi.cleaning.free import Free
 from proxbi.cleaning.judging import judge_all
 from proxbi.cleaning.kernel import typical_distance
 from proxbi.cleaning.result import Cleaned
@@ -49,6 +50,10 @@ def clean(
     """
     if weights not in ("auto", "free"):
         raise ValueError(f'weights must be "auto" or "free", got {weights!r}.')
+    if weights == "free" and sample_weight is not None:
+        raise ValueError(
+            'sample_weight must not be given with weights="free", which sets the weight of each row itself.'
+        )
     say = progress or (lambda stage, share: None)
     table = checked(features, labels, classes, trusted, groups, sample_weight)
     draw = np.random.default_rng(seed)
@@ -58,36 +63,41 @@ def clean(
     unit = typical_distance(table.features[roles.fit])
     tuned = tuning.tune(table, roles, unit)
     say("comparing ways to weigh rows", 0.5)
-    verdict = contest.hold(table, roles, unit, tuned, WAYS)
+    free = Free()
+    ways, wanted = (WAYS, None) if weights == "auto" else (WAYS | {"free": free}, "free")
+    verdict = contest.hold(table, roles, unit, tuned, ways, wanted)
     say("judging all rows", 0.7)
     settings = tuning.average(tuned)
     bandwidth = unit * float(jnp.exp(settings["bandwidth"]))
-    judged = judge_all(table, settings, bandwidth, WAYS[verdict.chosen], draw)
+    judged = judge_all(table, settings, bandwidth, ways[verdict.chosen], draw)
     say("done", 1.0)
 
-    noisy = ~table.trusted
-    issue = noisy & (judged.quality < 0.5)
-    rate = summary.wrong_share(judged.quality[noisy])
+    noisy, quality = ~table.trusted, judged.quality
+    issue = noisy & (quality < 0.5)
+    rate = summary.wrong_share(quality[noisy])
+    by_group = summary.wrong_shares("group", table.groups, table.group_count, quality, noisy)
     return Cleaned(
         weight=judged.weight,
-        quality=judged.quality,
+        quality=quality,
         issue=issue,
         suggested=np.where(issue, judged.other, table.labels),
         trusted=table.trusted,
         noise_rate=rate,
-        noise_by_class=summary.shares("class", table.labels, classes, judged.quality, noisy),
-        noise_by_group=[] if groups is None else summary.shares("group", table.groups, table.group_count, judged.quality, noisy),
+        noise_by_class=summary.wrong_shares("class", table.labels, classes, quality, noisy),
+        noise_by_group=[] if groups is None else by_group,
         scores=verdict.scores,
         chosen=verdict.chosen,
         helped=verdict.helped,
-        history=tuned[0].history,
+        history=free.history if wanted == "free" else tuned[0].history,
         removal=verdict.removal,
-        warnings=summary.sentences(table, verdict, issue, 0),
+        warnings=list(summary.sentences(table, tuned, verdict, issue)),
         settings={
             "noise rate": rate.estimate,
             "bandwidth": bandwidth,
             "ridge": float(jnp.exp(settings["ridge"])),
-            "temperature": float(np.exp(judged.temperature)),
+            "temperature": judged.temperature,
+            "rows fitted": judged.fitted,
+            "solver": tuned[0].status.name,
             "seed": seed,
         },
     )

@@ -85,23 +85,23 @@ def most_likely_other(noise: Noise, belief: Float[Array, "rows classes"], given:
 
 
 def estimate_noise(
-    prior: Noise, belief: Float[Array, "rows classes"], given: Given, count: Float[Array, " rows"], steps: int = 3
+    prior: Noise, belief: Float[Array, "rows classes"], given: Given, repeats: Float[Array, " rows"], steps: int = 3
 ) -> Noise:
     """The noise under which these labels are likely, by expectation maximisation from `prior`.
 
-    `count` is how often each row counts. A rate is the share of wrong labels in its cell, in which the prior counts as
-    `PRIOR_ROWS` rows; S is made by `estimate_confusion`, after every few updates of the rates.
+    `repeats` is how often each row counts. A rate is the share of wrong labels in its cell, in which the prior counts
+    as `PRIOR_ROWS` rows; S is made by `estimate_confusion`, after every few updates of the rates.
     """
     noise = prior
     for _ in range(steps):
-        rates, wrong = _maximise(noise, prior.rates, belief, given, count)
+        rates, wrong = _maximise(noise, prior.rates, belief, given, repeats)
         noise = Noise(rates, jnp.asarray(estimate_confusion(np.asarray(wrong)), rates.dtype))
     return noise
 
 
 @jax.jit
 def _maximise(
-    noise: Noise, prior: Array, belief: Float[Array, "rows classes"], given: Given, count: Float[Array, " rows"]
+    noise: Noise, prior: Array, belief: Float[Array, "rows classes"], given: Given, repeats: Float[Array, " rows"]
 ) -> tuple[Float[Array, "groups classes"], Float[Array, "classes classes"]]:
     """The rates after ten rounds, and how many rows of each class are expected to be given as each other one."""
     groups, classes = prior.shape
@@ -110,9 +110,9 @@ def _maximise(
     def expected(rates: Array) -> tuple[Array, Array]:
         now = noise._replace(rates=rates)
         both = joint(now, belief, given)
-        shares = _wrong(now, belief, given) * (count / both.likelihood)[:, None]
+        shares = _wrong(now, belief, given) * (repeats / both.likelihood)[:, None]
         wrong = jax.ops.segment_sum(shares, cell, groups * classes).reshape(groups, classes, classes)
-        right = jax.ops.segment_sum(count * both.posterior, cell, groups * classes).reshape(groups, classes)
+        right = jax.ops.segment_sum(repeats * both.posterior, cell, groups * classes).reshape(groups, classes)
         return jnp.swapaxes(wrong, 1, 2), right  # by group, true class, given class
 
     def update(_: int, rates: Array) -> Array:

@@ -8,7 +8,6 @@ from jaxtyping import Float, Int
 from proxbi.cleaning.final import KernelModel, linear_model
 from proxbi.cleaning.inputs import Inputs
 from proxbi.cleaning.result import Cleaned
-from proxbi.cleaning.run import FEWEST_ROWS, total_weight
 
 
 def kept_rows(inputs: Inputs, cleaned: Cleaned) -> Int[np.ndarray, " kept"]:
@@ -19,12 +18,10 @@ def kept_rows(inputs: Inputs, cleaned: Cleaned) -> Int[np.ndarray, " kept"]:
 
 
 def kernel_fit(inputs: Inputs, cleaned: Cleaned, seed: int) -> KernelModel:
-    """Kernel ridge regression on the encoded features."""
+    """Kernel ridge regression on the encoded features, with the bandwidth, ridge and temperature that were found."""
     kept = kept_rows(inputs, cleaned)
-    features, labels, weight = inputs.features[kept], inputs.labels[kept], taken(inputs.weight, kept)
-    if total_weight(inputs) < FEWEST_ROWS:
-        features, labels, weight = _merged(features, labels, weight)
-    return KernelModel(seed=seed).fit(features, labels, len(inputs.classes), sample_weight=weight)
+    model = KernelModel.tuned(cleaned.settings, seed)
+    return model.fit(inputs.features[kept], inputs.labels[kept], len(inputs.classes), taken(inputs.weight, kept))
 
 
 def linear_fit(inputs: Inputs, cleaned: Cleaned, seed: int) -> Any:
@@ -54,16 +51,3 @@ def spread(
     out = np.zeros((len(found), classes), found.dtype)
     out[:, columns] = found
     return out
-
-
-def _merged(
-    features: Float[np.ndarray, "rows width"],
-    labels: Int[np.ndarray, " rows"],
-    weight: Float[np.ndarray, " rows"] | None,
-) -> tuple[Float[np.ndarray, "merged width"], Int[np.ndarray, " merged"], Float[np.ndarray, " merged"]]:
-    """Copies of a row as one with the sum of their weights, sorted: a weight of 2 is the row twice, to the last bit.
-
-    Of few rows only: with many, rounding alone tells the two apart, and sorting rows takes long.
-    """
-    rows, place = np.unique(np.column_stack([labels, features]), axis=0, return_inverse=True)
-    return rows[:, 1:].astype(features.dtype), rows[:, 0].astype(np.int64), np.bincount(place, weights=weight)

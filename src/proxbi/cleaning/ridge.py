@@ -1,10 +1,10 @@
 r"""Weighted ridge regression of one-hot labels on features, and what it says of a row that is left out.
 
-    Y = A^-1 sum_i w_i phi_i e_i',     A = sum_i w_i phi_i phi_i' + ridge I                                        (fit)
+    Y = A^-1 sum_i w_i phi_i e_i',     A = sum_i w_i phi_i phi_i' + ridge I                                       (fit)
 
 Without row i, A loses w_i phi_i phi_i', and by the Sherman-Morrison formula the score of row i becomes
 
-    (s_i - l_i e_i) / (1 - l_i),     s_i = Y' phi_i,     l_i = w_i phi_i' A^-1 phi_i                      (leave one out)
+    (s_i - l_i e_i) / (1 - l_i),     s_i = Y' phi_i,     l_i = w_i phi_i' A^-1 phi_i                     (leave one out)
 
 so that one Cholesky factor of A lets every row be judged by a fit that has not seen it.
 """
@@ -17,7 +17,6 @@ from jaxtyping import Array, Float, Int
 
 from proxbi._tree import Scalar
 from proxbi.cleaning.kernel import product
-
 
 LEAST = 1e-3
 """The least share of a row's score that the other rows are left with."""

@@ -22,7 +22,7 @@ class Rows(NamedTuple):
     given: Given
     trusted: Float[Array, " rows"]
     """1 or 0."""
-    count: Float[Array, " rows"]
+    repeats: Float[Array, " rows"]
     """How often each counts: its sample weight."""
 
 
@@ -39,9 +39,7 @@ class Judgement(NamedTuple):
     """That its label is right."""
 
 
-def reweigh(
-    rows: Rows, weights: Float[Array, " rows"], penalty: Scalar, noise: Noise, rounds: int
-) -> Judgement:
+def reweigh(rows: Rows, weights: Float[Array, " rows"], penalty: Scalar, noise: Noise, rounds: int) -> Judgement:
     """`rounds` rounds that start with these weights, with e^penalty as ridge and this prior for the noise."""
     found = judge(rows, weights, penalty, noise)
     for _ in range(rounds - 1):
@@ -51,13 +49,13 @@ def reweigh(
 
 def judge(rows: Rows, weights: Float[Array, " rows"], penalty: Scalar, prior: Noise) -> Judgement:
     """One round; trusted rows have the weight 1, whatever `weights` says."""
-    total = rows.count * jnp.where(rows.trusted > 0, 1, weights)
+    total = rows.repeats * jnp.where(rows.trusted > 0, 1, weights)
     fit = ridge.fit(rows.features, rows.given.labels, total, penalty, prior.rates.shape[1])
     noise = prior
     for _ in range(2):  # the temperature depends on the noise and the noise on the temperature, but little
         temperature = best_temperature(fit.scores, rows, noise)
         belief = jnp.exp(log_belief(temperature, fit.scores))
-        noise = estimate_noise(prior, belief, rows.given, rows.count * (1 - rows.trusted))
+        noise = estimate_noise(prior, belief, rows.given, rows.repeats * (1 - rows.trusted))
     posterior = joint(noise, belief, rows.given).posterior
     return Judgement(fit.coefficients, temperature, noise, belief, posterior)
 
@@ -69,7 +67,7 @@ def best_temperature(scores: Float[Array, "rows classes"], rows: Rows, noise: No
     def loss(temperature: Scalar) -> Scalar:
         logs = log_belief(temperature, scores)
         noisy = -jnp.log(joint(noise, jnp.exp(logs), rows.given).likelihood)
-        return jnp.sum(rows.count * jnp.where(rows.trusted > 0, label_loss(logs, rows.given), noisy))
+        return jnp.sum(rows.repeats * jnp.where(rows.trusted > 0, label_loss(logs, rows.given), noisy))
 
     tried = jnp.linspace(*LOG_TEMPERATURES, dtype=scores.dtype)
     return tried[jnp.argmin(jax.lax.map(loss, tried))]

@@ -27,7 +27,8 @@ def clean_inputs(
     progress: Callable[[str, float], None] | None = None,
 ) -> Cleaned:
     """Run the method, unless there is too little to go by; the warnings are those of the inputs and its own."""
-    if inputs.trusted is None and total_weight(inputs) < FEWEST_ROWS:
+    counted = len(inputs.labels) if inputs.weight is None else float(np.sum(inputs.weight))
+    if inputs.trusted is None and counted < FEWEST_ROWS:
         cleaned = _untouched(inputs, seed)
     else:
         cleaned = clean(
@@ -43,11 +44,6 @@ def clean_inputs(
         )
     said = [] if len(np.unique(inputs.labels[~cleaned.issue])) > 1 else [NOTHING_LEFT]
     return replace(cleaned, warnings=[*inputs.warnings, *cleaned.warnings, *said])
-
-
-def total_weight(inputs: Inputs) -> float:
-    """How many rows there are, counted by their weights."""
-    return len(inputs.labels) if inputs.weight is None else float(np.sum(inputs.weight))
 
 
 def _untouched(inputs: Inputs, seed: int) -> Cleaned:

@@ -3,9 +3,9 @@ r"""The bilevel problem that sets the numbers of the cleaner.
 x = log bandwidth, log ridge, log temperature, and the noise: log-odds of a wrong label, overall, by class, by group
 C = coefficients, a row for each of n rows that are fitted, a column for each class
 
-lower   the weighted kernel ridge regression of one-hot labels E: min over s of sum_i w_i |s(u_i) - e_i|^2 + ridge |s|^2.
-        Its answer is s(u) = sum_i k(u, u_i) sqrt(w_i) C_i, where C minimises the strongly convex quadratic
-            g(x, C) = <C, (V K V + ridge I) C> / (2 n) - <C, V E> / n,      V = diag(sqrt(w)),  K_ij = k(u_i, u_j)
+lower   weighted kernel ridge regression of one-hot labels E, min over s of sum_i w_i |s(u_i) - e_i|^2 + ridge |s|^2:
+        its answer is s(u) = sum_i k(u, u_i) sqrt(w_i) C_i, where C minimises the strongly convex quadratic
+            g(x, C) = <C, (V K V + ridge I) C> / (2 n) - <C, V E> / n,    V = diag(sqrt(w)),  K_ij = k(u_i, u_j)
 upper   f(x, C) = mean of -log p(label_j | u_j) over trusted rows and of -log P(given_j | u_j) over noisy ones, none of
                   them fitted; p(. | u) = softmax(s(u) / temperature), and P by `noise.py`
 h(x)            = boxes for the first four, and a normal prior |.|^2 / (2 m), with m judging rows, that pulls the
@@ -25,11 +25,13 @@ import numpy as np
 from jaxtyping import Array, Float
 
 from proxbi._tree import Scalar
+from proxbi.checkpoint import Snapshot
 from proxbi.cleaning.kernel import gaussian, product
 from proxbi.cleaning.noise import Given, Noise, joint, symmetric_confusion
 from proxbi.minimize import minimize
-from proxbi.problem import Problem
+from proxbi.problem import Counts, Problem
 from proxbi.regularizers import Box, Regularizer, Separable, SquaredL2
+from proxbi.result import Status
 from proxbi.solvers import AdaptiveProxBiO
 
 Settings = dict[str, Float[Array, "..."]]
@@ -52,7 +54,7 @@ class Rows(NamedTuple):
     distances: Float[Array, "rows fitted"]
     """Squared, to the rows that are fitted, in units of the typical one."""
     given: Given
-    count: Float[Array, " rows"]
+    repeats: Float[Array, " rows"]
     """How often each row counts: its sample weight."""
 
 
@@ -71,6 +73,7 @@ class Solved(NamedTuple):
 
     settings: Settings
     history: list[dict[str, Any]]
+    status: Status
 
 
 def start(classes: int, groups: int) -> Settings:
@@ -82,17 +85,24 @@ def start(classes: int, groups: int) -> Settings:
 def solve(sample: Sample, x0: Settings, held_out: Rows | None = None) -> Solved:
     """The settings of this sample. `held_out` are trusted rows that only watch: their loss is in the history."""
     problem = KernelRidge(_upper, _lower, _prior(sample, x0), sample)
-    watched: list[tuple[float, float]] = []
+    others = sample.trusted if held_out is None else held_out
+    losses: list[tuple[float, float]] = []
 
-    def watch(row: dict[str, Any], snapshot: Any) -> None:
-        pair = (sample.trusted, sample.trusted if held_out is None else held_out)
-        watched.append(tuple(float(_loss(snapshot.state.x, snapshot.state.y, sample, rows)) for rows in pair))
+    def watch(row: dict[str, Any], snapshot: Snapshot) -> None:
+        x, y = snapshot.state.x, snapshot.state.y
+        losses.append((float(_loss(x, y, sample, sample.trusted)), float(_loss(x, y, sample, others))))
 
     y0 = jnp.zeros_like(sample.belief)
-    result = minimize(
-        problem, SOLVER, x0, y0, steps=STEPS, every=3, tol=TOL, callbacks=[watch], throw=False
-    )
-    return Solved(result.x, [_row(row, *pair) for row, pair in zip(result.history, watched, strict=True)])
+    result = minimize(problem, SOLVER, x0, y0, steps=STEPS, every=2, tol=TOL, callbacks=[watch], throw=False)
+    history = [history_row(row, *pair) for row, pair in zip(result.history, losses, strict=True)]
+    return Solved(result.x, history, result.status)
+
+
+def history_row(row: dict[str, Any], seen: float, held_out: float) -> dict[str, Any]:
+    """A row of `minimize`'s history, with the losses on trusted rows: those that the solver sees, and others."""
+    calls = sum(row[name] for name in vars(Counts()))
+    kept = {name: row[name] for name in ("step", "objective", "stationarity")}
+    return kept | {"upper": seen, "held_out": held_out, "calls": calls}
 
 
 class KernelRidge(Problem):
@@ -114,9 +124,9 @@ class KernelRidge(Problem):
 
 def noise_of(x: Settings) -> Noise:
     """The noise in x, with wrong labels uniform over the other classes."""
-    by_group = x.get("by_group", jnp.zeros(1, jnp.float32))
-    logits = x["rate"] + x["by_class"][None, :] + by_group[:, None]
-    return Noise(jax.nn.sigmoid(logits), symmetric_confusion(len(x["by_class"])))
+    by_class = x["by_class"]
+    logits = (x["rate"] + by_class)[None, :] + x.get("by_group", jnp.zeros(1, by_class.dtype))[:, None]
+    return Noise(jax.nn.sigmoid(logits), symmetric_confusion(len(by_class)).astype(by_class.dtype))
 
 
 def log_belief(temperature: Scalar, scores: Float[Array, "rows classes"]) -> Float[Array, "rows classes"]:
@@ -132,7 +142,8 @@ def label_loss(logs: Float[Array, "rows classes"], given: Given) -> Float[Array,
 def _roots(x: Settings, data: Sample) -> Float[Array, "fitted 1"]:
     """V."""
     posterior = joint(noise_of(x), data.belief, data.fit.given).posterior
-    return (jnp.sqrt(data.fit.count) * jnp.sqrt(posterior))[:, None]  # the count, which is data, may be 0
+    # Two roots and not one of the product: repeats may be 0, where a root has no derivative.
+    return (jnp.sqrt(data.fit.repeats) * jnp.sqrt(posterior))[:, None]
 
 
 def _targets(data: Sample) -> Float[Array, "fitted classes"]:
@@ -149,8 +160,8 @@ def _lower(x: Settings, y: Array, data: Sample) -> Scalar:
 def _upper(x: Settings, y: Array, data: Sample) -> Scalar:
     clean = label_loss(_logs(x, y, data, data.trusted), data.trusted.given)
     noisy = -jnp.log(joint(noise_of(x), jnp.exp(_logs(x, y, data, data.noisy)), data.noisy.given).likelihood)
-    total = jnp.sum(data.trusted.count * clean) + jnp.sum(data.noisy.count * noisy)
-    return total / (jnp.sum(data.trusted.count) + jnp.sum(data.noisy.count))
+    total = jnp.sum(data.trusted.repeats * clean) + jnp.sum(data.noisy.repeats * noisy)
+    return total / (jnp.sum(data.trusted.repeats) + jnp.sum(data.noisy.repeats))
 
 
 def _logs(x: Settings, y: Array, data: Sample, rows: Rows) -> Float[Array, "rows classes"]:
@@ -161,15 +172,9 @@ def _logs(x: Settings, y: Array, data: Sample, rows: Rows) -> Float[Array, "rows
 @jax.jit
 def _loss(x: Settings, y: Array, data: Sample, rows: Rows) -> Scalar:
     losses = label_loss(_logs(x, y, data, rows), rows.given)
-    return jnp.sum(rows.count * losses) / jnp.sum(rows.count)
+    return jnp.sum(rows.repeats * losses) / jnp.sum(rows.repeats)
 
 
 def _prior(sample: Sample, x: Settings) -> Regularizer:
-    together = SquaredL2(1 / float(jnp.sum(sample.trusted.count) + jnp.sum(sample.noisy.count)))
+    together = SquaredL2(1 / float(jnp.sum(sample.trusted.repeats) + jnp.sum(sample.noisy.repeats)))
     return Separable({name: Box(*BOXES[name]) if name in BOXES else together for name in x})
-
-
-def _row(row: dict[str, Any], seen: float, held_out: float) -> dict[str, Any]:
-    calls = sum(row[name] for name in ("grad_lower", "grad_upper", "hvp", "cross", "prox", "value_upper"))
-    kept = {name: row[name] for name in ("step", "objective", "stationarity")}
-    return kept | {"upper": seen, "held_out": held_out, "calls": calls}

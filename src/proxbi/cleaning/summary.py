@@ -1,16 +1,18 @@
 """Rates with intervals, and sentences about what to be careful with."""
 
+from collections.abc import Iterator
 from typing import Any
 
 import numpy as np
-from jaxtyping import Bool, Float
+from jaxtyping import Bool, Float, Int
 
 from proxbi.cleaning.contest import Verdict
 from proxbi.cleaning.result import Interval
+from proxbi.cleaning.settings import Solved
 from proxbi.cleaning.table import Table
 
-FEW = 5
-"""Trusted rows of a class."""
+FEW, MOST = 5, 0.8
+"""Trusted rows of a class that are few, and the share of its labels flagged that is alarming."""
 
 
 def wrong_share(quality: Float[np.ndarray, " rows"]) -> Interval:
@@ -20,46 +22,54 @@ def wrong_share(quality: Float[np.ndarray, " rows"]) -> Interval:
     log L in the log-odds of r is 1 - q - r. The sum of its squares over rows is the information about these log-odds,
     hence logit(r) +- 1.96 / sqrt(sum (1 - q - r)^2). Half a wrong row is added, as r may be 0.
 
-    >>> Interval(*(round(float(end), 3) for end in wrong_share(np.repeat([0.01, 0.99], [200, 800]))))
-    Interval(estimate=0.206, low=0.181, high=0.233)
+    >>> print(*(f"{end:.3f}" for end in wrong_share(np.repeat([0.01, 0.99], [200, 800]))))
+    0.206 0.181 0.233
     """
     wrong = 1 - np.asarray(quality, np.float64)
     if not len(wrong):
         return Interval(0.0, 0.0, 1.0)
+    estimate = float(wrong.mean())
     rate = (wrong.sum() + 0.5) / (len(wrong) + 1)
     reach = 1.96 / np.sqrt(np.sum((wrong - rate) ** 2) + 0.5)
-    ends = 1 / (1 + np.exp(-(np.log(rate / (1 - rate)) + reach * np.array([-1, 1]))))
-    return Interval(float(wrong.mean()), float(min(ends[0], wrong.mean())), float(max(ends[1], wrong.mean())))
+    low, high = 1 / (1 + np.exp(-(np.log(rate / (1 - rate)) + reach * np.array([-1, 1]))))
+    return Interval(estimate, min(float(low), estimate), max(float(high), estimate))
 
 
-def shares(name: str, indices: np.ndarray, count: int, quality: np.ndarray, noisy: Bool[np.ndarray, " rows"]) -> list[dict[str, Any]]:
-    """`wrong_share` of the noisy rows with each index."""
-    rows = []
-    for index in range(count):
-        ours = noisy & (indices == index)
-        rows.append({name: index, "rows": int(ours.sum()), **wrong_share(quality[ours])._asdict()})
-    return rows
+def wrong_shares(
+    name: str,
+    index: Int[np.ndarray, " rows"],
+    indices: int,
+    quality: Float[np.ndarray, " rows"],
+    noisy: Bool[np.ndarray, " rows"],
+) -> list[dict[str, Any]]:
+    """`wrong_share` of the noisy rows with each index; `name` is what it is called."""
+    parts = [quality[noisy & (index == each)] for each in range(indices)]
+    return [{name: each, "rows": len(part), **wrong_share(part)._asdict()} for each, part in enumerate(parts)]
 
 
-def sentences(table: Table, verdict: Verdict, issue: Bool[np.ndarray, " rows"], fitted: int) -> list[str]:
-    """Warnings."""
-    said = []
+def sentences(table: Table, tuned: list[Solved], verdict: Verdict, issue: Bool[np.ndarray, " rows"]) -> Iterator[str]:
+    """What a reader of the result should know."""
     trusted = np.bincount(table.labels[table.trusted], minlength=table.classes)
     if not table.trusted.any():
-        said.append(
-            "No row is trusted: everything was judged by rows that are noisy themselves, the held-out scores too; an "
-            "error that is the same in all rows of a kind cannot be seen. A few dozen trusted rows would show it."
+        yield (
+            "No row is trusted: noisy rows judged noisy rows, in the held-out scores too, and a mistake that most rows "
+            "of a kind share cannot be seen. A few dozen trusted rows would show it."
         )
     elif trusted.min() < FEW:
         few = int(np.sum(trusted < FEW))
-        said.append(f"{few} of {table.classes} classes have fewer than {FEW} trusted rows: what is said of them is less sure.")
-    emptied = [
-        c
-        for c in range(table.classes)
-        if (ours := (table.labels == c) & ~table.trusted).any() and issue[ours].mean() > 0.8
-    ]
+        yield f"{few} of {table.classes} classes have fewer than {FEW} trusted rows; what is said of them is less sure."
+    failed = [one.status for one in tuned if one.status.failed]
+    if failed:
+        yield f"The settings could not be solved for, and are those the solver started with. {failed[0].value}"
+    flagged = [issue[(table.labels == each) & ~table.trusted] for each in range(table.classes)]
+    emptied = [each for each, ours in enumerate(flagged) if len(ours) and ours.mean() > MOST]
     if emptied:
-        said.append(f"More than 80 % of the labels of {len(emptied)} class(es) are flagged, first of class {emptied[0]}: look at them before dropping any.")
+        yield (
+            f"More than {MOST:.0%} of the labels of {len(emptied)} of {table.classes} classes are flagged: look at "
+            "some of them before any are dropped."
+        )
     if not verdict.helped:
-        said.append("Cleaning did not help: on held-out rows, training on all rows alike is as good as what was chosen.")
-    return said
+        yield "Cleaning did not help: on held-out rows, training on all rows alike is about as good as what was chosen."
+    best = min(verdict.scores, key=lambda row: row["loss"])["name"]
+    if verdict.chosen != best:
+        yield f"Weights {verdict.chosen!r} were asked for; weights {best!r} do better on held-out rows."

@@ -17,7 +17,7 @@ class Table(NamedTuple):
     trusted: Bool[np.ndarray, " rows"]
     groups: Int[np.ndarray, " rows"]
     """All 0 where there are none."""
-    count: Float[np.ndarray, " rows"]
+    repeats: Float[np.ndarray, " rows"]
     """How often each row counts: its sample weight, 1 on average. Rows with 0 are judged but never fitted."""
     classes: int
 
@@ -29,7 +29,7 @@ class Table(NamedTuple):
     @property
     def noisy(self) -> Int[np.ndarray, " noisy"]:
         """The rows that are not trusted and may be fitted."""
-        return np.flatnonzero(~self.trusted & (self.count > 0))
+        return np.flatnonzero(~self.trusted & (self.repeats > 0))
 
     @property
     def gold(self) -> Int[np.ndarray, " gold"]:
@@ -55,6 +55,9 @@ def checked(
     gold = np.zeros(rows, bool) if trusted is None else _vector("trusted", trusted, rows, "b")
     if gold.all():
         raise ValueError("trusted is true for all rows: there is nothing to clean.")
+    repeats = _repeats(sample_weight, rows)
+    if not repeats[~gold].any():
+        raise ValueError("sample_weight is zero for all rows that are not trusted.")
     source = np.zeros(rows, np.int32) if groups is None else _vector("groups", groups, rows, "iu")
     if source.min() < 0:
         raise ValueError(f"groups must be indices 0, 1, ..., got {source.min()}.")
@@ -63,14 +66,15 @@ def checked(
         _labels(labels, rows, classes),
         gold,
         source.astype(np.int32),
-        _count(sample_weight, rows),
+        repeats,
         int(classes),
     )
 
 
 def bucket(rows: int) -> int:
-    """The size that so many rows are padded to. Programs are compiled for each size anew, so there are to be few: powers
-    of two, and from 1024 on eight sizes between two of these.
+    """The size that so many rows are padded to: a power of two, and from 1024 on also seven sizes between two of these.
+
+    Programs are compiled for each size anew, so there are to be few.
 
     >>> [bucket(rows) for rows in (3, 70, 1000, 1100, 25_000)]
     [64, 128, 1024, 1152, 26624]
@@ -96,7 +100,7 @@ def _labels(labels: Any, rows: int, classes: int) -> Int[np.ndarray, " rows"]:
     return given.astype(np.int32)
 
 
-def _count(sample_weight: Any, rows: int) -> Float[np.ndarray, " rows"]:
+def _repeats(sample_weight: Any, rows: int) -> Float[np.ndarray, " rows"]:
     if sample_weight is None:
         return np.ones(rows, np.float32)
     weight = _vector("sample_weight", sample_weight, rows, "iufb").astype(np.float64)

@@ -8,7 +8,8 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import numpy as np
 from jaxtyping import Bool
 
-from proxbi.cleaning.files import Changes, Csv, Npz, Parquet, Source, read, write
+from proxbi.cleaning.csv_file import Csv
+from proxbi.cleaning.files import Changes, Npz, Parquet, Source, read, write
 from proxbi.cleaning.inputs import Words
 from proxbi.cleaning.result import Cleaned
 

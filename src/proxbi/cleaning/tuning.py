@@ -29,21 +29,15 @@ class Roles(NamedTuple):
     halves: tuple[Int[np.ndarray, " half"], Int[np.ndarray, " half"]]
     """Trusted rows; or noisy rows that only judge, in the second half alone, where none are trusted."""
 
-    @property
-    def noisy(self) -> Int[np.ndarray, " noisy"]:
-        """All that are not trusted and not judges of last resort."""
-        return np.concatenate([self.fit, self.watch])
-
 
 def assign(table: Table, draw: np.random.Generator) -> Roles:
     """Roles for rows drawn at random; rows with no sample weight get none."""
     noisy, gold = draw.permutation(table.noisy), draw.permutation(table.gold)
     half = min(TRUSTED, len(gold) // 2)
-    fit = min(FIT, int(0.5 * len(noisy)))
+    fit = min(FIT, max(1, len(noisy) // 2))
     watch = min(WATCH, (len(noisy) - fit) // (1 if half else 2))
-    judges = np.array([], int) if half else noisy[fit + watch :][:WATCH]
-    halves = (gold[:half], gold[half : 2 * half] if half else judges)
-    return Roles(noisy[:fit], noisy[fit : fit + watch], halves)
+    judges = gold[half : 2 * half] if half else noisy[fit + watch :][:WATCH]
+    return Roles(noisy[:fit], noisy[fit : fit + watch], (gold[:half], judges))
 
 
 def tune(table: Table, roles: Roles, unit: float) -> list[Solved]:
@@ -54,7 +48,7 @@ def tune(table: Table, roles: Roles, unit: float) -> list[Solved]:
     # First without any trusted row and with all weights 1, which both halves may share: it gives the beliefs that
     # weights are made of.
     labels = jax.nn.one_hot(fit.given.labels, table.classes, dtype=jnp.float32)
-    blind = Sample(fit, halves[0]._replace(count=0 * halves[0].count), watch, labels)
+    blind = Sample(fit, halves[0]._replace(repeats=0 * halves[0].repeats), watch, labels)
     first = settings.solve(blind, settings.start(table.classes, table.group_count))
     sample = blind._replace(belief=_belief(blind, first.settings))
     pairs = [halves, halves[::-1]] if len(roles.halves[0]) else [halves]
@@ -72,7 +66,9 @@ def _rows(
 ) -> settings.Rows:
     center = table.features[fit].mean(axis=0)  # makes the rounding of distances small
     some, fitted = (padded(table.features[part] - center, size) for part in (rows, fit))
-    return settings.Rows(squared_distances(some, fitted) / unit, table.given(rows, size), padded(table.count[rows], size))
+    return settings.Rows(
+        squared_distances(some, fitted) / unit, table.given(rows, size), padded(table.repeats[rows], size)
+    )
 
 
 @jax.jit
@@ -82,7 +78,7 @@ def _belief(sample: Sample, x: Settings) -> Float[Array, "rows classes"]:
     With A = V K V + ridge I and C = A^-1 V E, as in `settings.py`, the score of row i without it is
     e_i - C_i / (v_i (A^-1)_ii).
     """
-    roots = jnp.sqrt(sample.fit.count)[:, None]
+    roots = jnp.sqrt(sample.fit.repeats)[:, None]
     kernel = roots * gaussian(sample.fit.distances, jnp.exp(x["bandwidth"])) * roots.T
     inverse = jnp.linalg.inv(kernel + jnp.exp(x["ridge"]) * jnp.eye(len(kernel), dtype=kernel.dtype))
     targets = jax.nn.one_hot(sample.fit.given.labels, sample.belief.shape[1], dtype=kernel.dtype)

@@ -18,7 +18,7 @@ from proxbi.cleaning.table import bucket, padded
 
 NEIGHBOURS, REFEREES = 10, 512
 """Of kNN-Shapley: how many neighbours vote, and how many trusted rows they are valued by, at most."""
-TRIMMINGS, ROUNDS = 2, 3
+TRIMMINGS = ROUNDS = 2
 
 
 class Task(NamedTuple):
@@ -35,7 +35,7 @@ Way = Callable[[Task], Float[Array, " rows"]]
 
 def noisy(task: Task) -> Float[Array, " rows"]:
     """All rows alike."""
-    return jnp.ones_like(task.rows.count)
+    return jnp.ones_like(task.rows.repeats)
 
 
 def trusted_only(task: Task) -> Float[Array, " rows"]:
@@ -50,13 +50,13 @@ def trusted_posterior(task: Task) -> Float[Array, " rows"]:
 
 def trimming(task: Task) -> Float[Array, " rows"]:
     """Fit all rows; drop those whose labels are least likely, as many as are wrong by estimate; fit the rest; again."""
-    doubtful = (task.rows.trusted == 0) & (task.rows.count > 0)
+    doubtful = (task.rows.trusted == 0) & (task.rows.repeats > 0)
     weights = noisy(task)
     for _ in range(TRIMMINGS):
         found = judge(task.rows, weights, task.settings["ridge"], noise_of(task.settings))
         own = jnp.take_along_axis(found.belief, task.rows.given.labels[:, None], axis=1)[:, 0]
         rank = jnp.argsort(jnp.argsort(jnp.where(doubtful, own, jnp.inf)))
-        dropped = jnp.sum(jnp.where(doubtful, 1 - found.posterior, 0))
+        dropped = round(float(jnp.sum(jnp.where(doubtful, 1 - found.posterior, 0))))
         weights = jnp.where(rank < dropped, 0, noisy(task))
     return weights
 
@@ -95,7 +95,7 @@ def _shapley(raw: Array, rows: Rows, referees: Array, votes: Array) -> Array:
     """1 for rows whose value is not negative. Rows that are not valued come last and hit nothing, which gives the last
     one that is its s_n.
     """
-    valued = (rows.trusted == 0) & (rows.count > 0)
+    valued = (rows.trusted == 0) & (rows.repeats > 0)
     labels = rows.given.labels
 
     def values(referee: Array) -> Array:

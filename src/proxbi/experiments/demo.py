@@ -60,7 +60,7 @@ def accuracies(spoiled: Spoiled, inputs: Inputs, cleaned: Cleaned, seed: int) ->
     every = np.ones(len(truth), bool)
 
     def row(name: str, given: Int[np.ndarray, " rows"], kept: Bool[np.ndarray, " rows"]) -> dict[str, Any]:
-        model = KernelModel(seed=seed).fit(inputs.features[kept], given[kept], len(inputs.classes))
+        model = KernelModel.tuned(cleaned.settings, seed).fit(inputs.features[kept], given[kept], len(inputs.classes))
         guess = np.argmax(model.predict_proba(features), axis=1)
         return {"trained on the trusted rows and": name, "test accuracy": float(np.mean(guess == labels))}
 

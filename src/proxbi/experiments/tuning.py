@@ -118,18 +118,21 @@ def search(
     for T, N in inner:
         limit = budget if best.calls is None else best.calls
         raced = race(case.problem, judge, jnp.asarray(grid), jnp.int32(T), N, case.x0, case.y0, jnp.int32(limit))
-        best = _better(best, raced, grid, T, N)._replace(settings=best.settings + len(grid))
+        best = _better(best, raced, judge, grid, T, N)._replace(settings=best.settings + len(grid))
         report(f"T {T} N {N}: {best.calls} calls, {best.setting}, stationarity {best.stationarity:.1e}")
     return best
 
 
-def _better(best: Best, raced: "Race", grid: np.ndarray, T: int, N: int) -> Best:
-    found, reached = np.asarray(raced.found), np.asarray(raced.reached)
-    first, closest = int(np.argmin(found)), int(np.argmin(reached))
+def _better(best: Best, raced: "Race", judge: Judge, grid: np.ndarray, T: int, N: int) -> Best:
+    found = np.asarray(raced.found)
+    first = int(np.argmin(found))
     if np.isfinite(found[first]):
         return Best(int(found[first]), int(raced.steps[first]), _setting(grid[first], T, N), TARGET)
-    if best.calls is None and reached[closest] < best.stationarity:
-        return best._replace(setting=_setting(grid[closest], T, N), stationarity=float(reached[closest]))
+    if best.calls is None:
+        reached = np.asarray(_reached(judge, raced.states))
+        closest = int(np.argmin(reached))
+        if reached[closest] < best.stationarity:
+            return best._replace(setting=_setting(grid[closest], T, N), stationarity=float(reached[closest]))
     return best
 
 
@@ -148,8 +151,6 @@ class Race(NamedTuple):
     """The calls at which the target was seen to be reached; infinity before."""
     steps: Array
     """The outer steps until then."""
-    reached: Array
-    """The true stationarity when it was last looked at."""
     step: Array
     next_look: Array
 
@@ -163,40 +164,43 @@ def race(problem: Problem, judge: Judge, grid: Array, T: Array, N: int, x0: PyTr
         state, info = solver(lane, T, N).step(problem, state, jax.random.key(0))
         return state, info.stationarity, info.counts.total - 1  # without the gradient that only reports
 
-    def look(asked: Array, x: PyTree, y: PyTree, before: Array) -> Array:
-        """The true stationarity of the lanes asked for, one after the other: most are not."""
-
-        def each(lane: tuple[Array, PyTree, PyTree, Array]) -> Array:
-            seen = jax.lax.cond(lane[0], lambda: judge(lane[1], lane[2]), lambda: lane[3])
-            return jnp.where(jnp.isnan(seen), jnp.inf, seen)
-
-        everyone = (asked, x, y, before)
-        return jax.lax.cond(jnp.any(asked), lambda: jax.lax.map(each, everyone), lambda: before)
-
     def body(at: Race) -> Race:
         states, own, calls = jax.vmap(one)(grid, at.states)  # `own` is about the x that the step started from
         due = at.step >= at.next_look
         promising = at.alive & due & (own <= NEAR * TARGET * judge.start)
-        reached = look(promising, at.states.x, states.y, at.reached)
-        solved = at.alive & (reached <= TARGET)
+        nobody = jnp.full(count, jnp.inf, dtype)
+        reached = jax.lax.cond(
+            jnp.any(promising), lambda: _look(judge, promising, at.states.x, states.y), lambda: nobody
+        )
+        solved = reached <= TARGET
         found = jnp.where(solved, at.calls.astype(dtype), at.found)
+        steps = jnp.where(solved, at.step, at.steps)
         calls = at.calls + calls
         affordable = calls.astype(dtype) < jnp.minimum(budget.astype(dtype), jnp.min(found))
         alive = at.alive & ~solved & jnp.isfinite(own) & affordable
-        steps, next_look = (
-            jnp.where(solved, at.step, at.steps),
-            jnp.where(due, at.step + 1 + at.step // LOOK, at.next_look),
-        )
-        return Race(states, calls, alive, found, steps, reached, at.step + 1, next_look)
+        next_look = jnp.where(due, at.step + 1 + at.step // LOOK, at.next_look)
+        return Race(states, calls, alive, found, steps, at.step + 1, next_look)
 
     init = jax.vmap(lambda lane: solver(lane, T, N).init(problem, x0, y0))
     none, unknown = jnp.zeros(count, jnp.int32), jnp.full(count, jnp.inf, dtype)
-    start = Race(init(grid), none, none == 0, unknown, none, unknown, jnp.int32(0), jnp.int32(0))
-    end = jax.lax.while_loop(lambda at: jnp.any(at.alive), body, start)
-    last = jnp.isinf(jnp.min(end.found)) & jax.vmap(_sane)(end.states)
-    return end._replace(reached=look(last, end.states.x, end.states.y, end.reached))
+    start = Race(init(grid), none, none == 0, unknown, none, jnp.int32(0), jnp.int32(0))
+    return jax.lax.while_loop(lambda at: jnp.any(at.alive), body, start)
 
 
-def _sane(state: PyTree) -> Array:
-    """Not on the way to infinity: there a lower solve would take for ever."""
-    return jnp.all(jnp.stack([jnp.all(jnp.abs(leaf) < 1e8) for leaf in jax.tree.leaves((state.x, state.y))]))
+def _look(judge: Judge, asked: Array, x: PyTree, y: PyTree) -> Array:
+    """The true stationarity of the lanes asked for, infinity for the others: one after the other, as most are not."""
+
+    def each(lane: tuple[Array, PyTree, PyTree]) -> Array:
+        unknown = jnp.full_like(judge.start, jnp.inf)
+        seen = jax.lax.cond(lane[0], lambda: judge(lane[1], lane[2]), lambda: unknown)
+        return jnp.where(jnp.isnan(seen), unknown, seen)
+
+    return jax.lax.map(each, (asked, x, y))
+
+
+@jax.jit
+def _reached(judge: Judge, states: PyTree) -> Array:
+    """The true stationarity of all lanes but those on the way to infinity, where a lower solve would take for ever."""
+    leaves = jax.tree.leaves((states.x, states.y))
+    sane = [jnp.all(jnp.abs(leaf.reshape(len(leaf), -1)) < 1e8, axis=1) for leaf in leaves]
+    return _look(judge, jnp.all(jnp.stack(sane), axis=0), states.x, states.y)

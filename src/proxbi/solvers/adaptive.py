@@ -61,11 +61,12 @@ class AdaptiveState(NamedTuple):
     """sigma before there are pairs."""
     refined: Bool[Array, ""]
     idle: Int[Array, ""]
-    """Steps in a row that rounding made pointless."""
+    """Steps without progress, in which rounding hid the change of the objective."""
     start: Scalar
     """The objective at x0."""
     first_decrease: Scalar
     first_gap: Scalar
+    best_gap: Scalar
     longest: Scalar
     """The longest step so far."""
 
@@ -133,6 +134,7 @@ class AdaptiveProxBiO(Solver):
             start=zero,
             first_decrease=zero,
             first_gap=zero,
+            best_gap=zero,
             longest=zero,
         )
 
@@ -174,17 +176,17 @@ def _stay(state: AdaptiveState) -> Target:
 
 
 def _after_start(problem: Problem, state: AdaptiveState, point: Point) -> AdaptiveState:
-    """Without curvature, the objective sets the scale of the first step: a tenth of it is to be gained."""
+    """Without curvature, the objective sets the scale of the first step: half of it is to be gained."""
     size = _tree.norm(point.grad)
     level = jnp.abs(point.value + jnp.where(jnp.isfinite(point.penalty), point.penalty, 0))
-    distance = jnp.where(level > 0, 0.1 * level / jnp.where(size > 0, size, 1), 1)
+    distance = jnp.where(level > 0, 0.5 * level / jnp.where(size > 0, size, 1), 1)
     scale = jnp.where(size > 0, size / distance, 1)
     forward = _tree.axpy(-1 / scale, point.grad, point.x)
     image = problem.regularizer.prox(forward, 1 / scale)
     subgradient = _tree.scale(scale, _tree.subtract(forward, image))  # of h at the image: |d + s| is the prox-gradient
     point = point._replace(subgradient=subgradient, gap=_tree.norm(_tree.axpy(1, subgradient, point.grad)))
     started = state._replace(point=point, mode=jnp.int32(_MOVE), scale=scale, start=point.value + point.penalty)
-    return started._replace(accuracy=jnp.full_like(scale, 0.1), first_gap=point.gap)
+    return started._replace(accuracy=jnp.full_like(scale, 0.1), first_gap=point.gap, best_gap=point.gap)
 
 
 def _after_refine(state: AdaptiveState, point: Point) -> AdaptiveState:
@@ -221,7 +223,7 @@ def _after_move(state: AdaptiveState, target: Target, new: Point) -> AdaptiveSta
     grown = jnp.maximum(4 * state.shift, jnp.where(state.pairs.pushed > 0, 0.3, 1.0) * sigma)
     wanted = 0.3 * ACCURACY * ratio(new.gap, state.trust * _tree.norm(dd))
     accuracy = jnp.where(finite, jnp.clip(wanted, 1e-6, 0.3), state.accuracy)
-    pointless = ~visible & (new.gap > 0.9 * old.gap)
+    progress = (taken & visible) | (new.gap <= 0.9 * state.best_gap)
     return state._replace(
         point=_tree.where(taken, new, old),
         pairs=pairs,
@@ -231,7 +233,8 @@ def _after_move(state: AdaptiveState, target: Target, new: Point) -> AdaptiveSta
         shift=jnp.where(taken, shrunk, jnp.where(doubtful, state.shift, grown)),
         relax=jnp.where(learned, 1, jnp.where(taken, 0.3, 1) * state.relax),
         refined=~taken & state.refined,
-        idle=jnp.where(pointless, state.idle + 1, 0),
+        idle=jnp.where(progress, 0, state.idle + (~visible).astype(jnp.int32)),
+        best_gap=jnp.where(finite, jnp.minimum(state.best_gap, new.gap), state.best_gap),
         first_decrease=jnp.where(state.first_decrease > 0, state.first_decrease, jnp.maximum(predicted, 0)),
         longest=jnp.maximum(state.longest, _tree.norm(dx)),
     )

@@ -151,8 +151,8 @@ class PenaltyProxBiO(Solver):
         curvature = secant.model(state.pairs, scale)
         model = curvature.scaled(state.relax, state.shift)
         ahead = propose(problem.regularizer, state.x, state.grad, model, state.pairs.pushed > 0)
-        step = _tree.norm(_tree.axpy(1, ahead.subgradient, state.grad))
-        gap = jnp.where(state.moved, state.stationarity, step)
+        mapping = _tree.norm(_tree.axpy(1, ahead.subgradient, state.grad))
+        gap = jnp.where(state.moved, state.stationarity, mapping)
 
         error = state.point.error
         lam = jnp.where(taken, self._penalty(new, gap), old.penalty)
@@ -180,7 +180,7 @@ class PenaltyProxBiO(Solver):
         )
 
     def _penalty(self, point: Point, gap: Scalar) -> Scalar:
-        """The lam whose bias, of order 1 / lam^2, is what the stationarity `gap` asks for, or the other errors allow."""
+        """The lam whose bias, of order 1 / lam^2, is what `gap` = |s + d| asks for, or what the other errors allow."""
         lam = point.penalty
         if self.penalty is not None:
             return self.penalty.astype(lam.dtype)
@@ -198,7 +198,7 @@ def _first_scale(problem: Problem, state: PenaltyState) -> Scalar:
 
 
 def _falls(problem: Problem, state: PenaltyState, new: Point) -> Bool[Array, ""]:
-    """Whether Phi + h is lower at the trial point, by a part of <m, B m> = -<m, d + s'>, m the move and s' in dh there."""
+    """Whether Phi + h falls by a part of <m, B m> = -<m, d + s'>, with m the move and s' in dh at the trial point."""
     old, move = state.point, _tree.subtract(state.trial, state.x)
     before, after = problem.regularizer.value(state.x), problem.regularizer.value(state.trial)
     change = (new.value - old.value) + (after - before)
@@ -206,7 +206,7 @@ def _falls(problem: Problem, state: PenaltyState, new: Point) -> Bool[Array, ""]
     rounding = 8 * eps * sum(jnp.abs(value) for value in (new.value, old.value, before, after))
     promised = -_tree.dot(move, _tree.axpy(1, state.trial_subgradient, old.grad))
     by_slopes = 0.5 * (_tree.dot(move, _tree.axpy(1, state.subgradient, new.grad)) - promised)
-    visible = 10 * rounding <= promised
+    visible = 100 * rounding <= promised
     return jnp.where(visible, change <= -_SUFFICIENT_DECREASE * promised, by_slopes <= rounding)
 
 

@@ -1,0 +1,78 @@
+r"""The paper's way: one parameter x_i for each row, and sigmoid(x_i) as its weight.
+
+upper   mean cross-entropy over one half of the trusted rows
+lower   the weighted softmax regression of `problem.py`, on the mapped features
+h(x)  = -strength sum_i min(|x_i|, cap), which drives weights away from 1/2
+
+There are as many parameters as rows, and more than trusted rows: the loss on the rows that the solver sees goes down
+long after that on others goes up. So the ridge is strong, rows start out as good (x_i > 0), and the solver stops where
+the other half of the trusted rows was served best. The history shows both losses.
+"""
+
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jaxtyping import Array, Float
+
+from proxbi.checkpoint import Snapshot
+from proxbi.cleaning.problem import cross_entropy, hyper_cleaning
+from proxbi.cleaning.settings import history_row
+from proxbi.cleaning.ways import Task
+from proxbi.datasets import Labelled
+from proxbi.minimize import minimize
+from proxbi.regularizers import NegativeCappedL1
+from proxbi.solvers import AdaptiveProxBiO
+
+START, RIDGE, STRENGTH, CAP = 2.0, 2e-4, 0.1, 4.0
+STEPS, PATIENCE = 30, 4
+"""The most steps, and how many without a better held-out loss end the run."""
+
+
+class Free:
+    """A way to weigh rows, like those of `ways.py`; `history` is that of its last run."""
+
+    def __init__(self) -> None:
+        """No run yet."""
+        self.history: list[dict[str, Any]] = []
+
+    def __call__(self, task: Task) -> Float[Array, " rows"]:
+        """sigmoid(x), and 1 for rows that are not weighed."""
+        rows = Labelled(np.asarray(task.rows.features), np.asarray(task.rows.given.labels))
+        trusted = np.asarray(task.rows.trusted) > 0
+        noisy, gold = np.flatnonzero(~trusted & (np.asarray(task.rows.repeats) > 0)), np.flatnonzero(trusted)
+        if len(gold) < 2:
+            raise ValueError('weights="free" needs trusted rows, at least 4; use weights="auto" without.')
+        found, self.history = _solve(rows.take(noisy), rows.take(gold[::2]), rows.take(gold[1::2]), task)
+        weights = np.ones(len(trusted), np.float32)
+        weights[noisy] = found
+        return jnp.asarray(weights)
+
+
+def _solve(
+    noisy: Labelled, seen: Labelled, held_out: Labelled, task: Task
+) -> tuple[Float[np.ndarray, " noisy"], list[dict[str, Any]]]:
+    """The weights where the held-out loss was least, and the history."""
+    shape = (len(task.settings["by_class"]), noisy.features.shape[1])
+    problem = hyper_cleaning(noisy, seen, RIDGE, NegativeCappedL1(STRENGTH / len(noisy.labels), CAP))
+    x0, y0 = jnp.full(len(noisy.labels), START, jnp.float32), jnp.zeros(shape, jnp.float32)
+    history: list[dict[str, Any]] = []
+    best = x0
+
+    def watch(row: dict[str, Any], snapshot: Snapshot) -> bool:
+        nonlocal best
+        loss = float(_loss(snapshot.state.y, jnp.asarray(held_out.features), jnp.asarray(held_out.labels)))
+        if not history or loss < min(past["held_out"] for past in history):
+            best = snapshot.state.x
+        history.append(history_row(row, row["upper"], loss))
+        losses = [past["held_out"] for past in history]
+        return len(losses) - int(np.argmin(losses)) > PATIENCE
+
+    minimize(problem, AdaptiveProxBiO(inner_steps=50), x0, y0, steps=STEPS, every=1, callbacks=[watch], throw=False)
+    return np.asarray(jax.nn.sigmoid(best)), history
+
+
+@jax.jit
+def _loss(weights: Array, features: Array, labels: Array) -> Array:
+    return jnp.mean(cross_entropy(weights, {"features": features, "labels": labels}))

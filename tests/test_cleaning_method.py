@@ -1,0 +1,581 @@
+"""The numerics of the label cleaner: each part against its definition, then the whole on data with known mistakes."""
+
+from itertools import permutations
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from numpy.testing import assert_allclose
+
+from proxbi import Problem, datasets
+from proxbi.cleaning import contest, kernel, noise, ridge, rounds, settings, summary, table, tuning, ways
+from proxbi.cleaning.final import KernelModel, linear_model
+from proxbi.cleaning.free import Free
+from proxbi.cleaning.method import clean
+from proxbi.cleaning.noise import Given, Noise
+
+F32 = jnp.float32
+
+
+def clouds(rows: int, classes: int, seed: int, spread: float = 0.8) -> tuple[np.ndarray, np.ndarray]:
+    """Gaussian clouds around random centres."""
+    draw = np.random.default_rng(seed)
+    labels = draw.integers(classes, size=rows)
+    centers = 2 * draw.normal(size=(classes, 5))
+    return (centers[labels] + spread * draw.normal(size=(rows, 5))).astype(np.float32), labels.astype(np.int32)
+
+
+def given(labels: np.ndarray, groups: np.ndarray | None = None) -> Given:
+    groups = np.zeros(len(labels), np.int32) if groups is None else groups
+    return Given(jnp.asarray(labels, jnp.int32), jnp.asarray(groups, jnp.int32))
+
+
+def f1(flagged: np.ndarray, wrong: np.ndarray) -> float:
+    return float(2 * np.sum(flagged & wrong) / (np.sum(flagged) + np.sum(wrong)))
+
+
+# ---------------------------------------------------------------- features and fits
+
+
+def test_the_map_gives_back_the_kernel_between_landmarks() -> None:
+    rows, _ = clouds(40, 3, 0)
+    inner = np.asarray(kernel.kernel_map(rows, 3.0)(jnp.asarray(rows)))
+    distances = np.sum((rows[:, None] - rows[None]) ** 2, axis=2)
+    assert_allclose(inner @ inner.T, np.exp(-distances / 6), atol=2 * kernel.JITTER)
+
+
+def test_the_map_does_not_care_where_the_origin_is() -> None:
+    rows, _ = clouds(60, 3, 1)
+    here = kernel.kernel_map(rows[:30], 3.0)(jnp.asarray(rows))
+    there = kernel.kernel_map(rows[:30] + 100, 3.0)(jnp.asarray(rows + 100))
+    assert_allclose(here @ here.T, there @ there.T, atol=1e-3)
+
+
+def test_a_row_is_left_out_as_if_it_had_not_been_there() -> None:
+    rows, labels = clouds(30, 3, 2)
+    features = kernel.kernel_map(rows[:10], 3.0)(jnp.asarray(rows))
+    weights = jnp.asarray(np.random.default_rng(0).uniform(0.1, 2, 30), F32)
+    fit = ridge.fit(features, jnp.asarray(labels), weights, F32(-1.0), 3)
+    for out in range(30):
+        rest = np.delete(np.arange(30), out)
+        without = ridge.fit(features[rest], jnp.asarray(labels[rest]), weights[rest], F32(-1.0), 3)
+        assert_allclose(fit.scores[out], features[out] @ without.coefficients, atol=2e-5)
+    plain = features @ fit.coefficients
+    assert np.max(np.abs(plain - fit.scores)) > 0.01  # what is left out matters
+
+
+def test_rows_that_fill_up_a_size_change_nothing() -> None:
+    features, labels = clouds(50, 3, 3)
+    mapped = np.asarray(kernel.kernel_map(features[:16], 3.0)(jnp.asarray(features)))
+    prior = Noise(jnp.full((1, 3), 0.2, F32), noise.symmetric_confusion(3))
+
+    def judged(size: int) -> rounds.Judgement:
+        return rounds.judge(
+            rounds.Rows(
+                table.padded(mapped, size),
+                Given(table.padded(labels, size), table.padded(0 * labels, size)),
+                table.padded((np.arange(50) < 10).astype(np.float32), size),
+                table.padded(np.ones(50, np.float32), size),
+            ),
+            jnp.ones(size, F32),
+            F32(-2.0),
+            prior,
+        )
+
+    small, large = judged(64), judged(128)
+    assert_allclose(small.posterior[:50], large.posterior[:50], atol=1e-5)
+    assert_allclose(small.noise.rates, large.noise.rates, atol=1e-6)
+
+
+def test_sizes_are_few_and_never_too_small() -> None:
+    sizes = [table.bucket(rows) for rows in range(1, 50_000)]
+    assert all(size >= rows for rows, size in enumerate(sizes, 1))
+    assert all(size <= 1.125 * rows + 1024 for rows, size in enumerate(sizes, 1))
+    assert len(set(sizes)) < 60
+
+
+# ---------------------------------------------------------------- noise
+
+
+def test_probabilities_of_all_given_labels_sum_to_one() -> None:
+    draw = np.random.default_rng(0)
+    belief = jnp.asarray(draw.dirichlet(np.ones(4), size=20), F32)
+    confusion = noise.estimate_confusion(draw.integers(0, 30, size=(4, 4)))
+    model = Noise(jnp.asarray(draw.uniform(0, 0.6, (2, 4)), F32), jnp.asarray(confusion, F32))
+    groups = draw.integers(2, size=20)
+    total = sum(noise.joint(model, belief, given(np.full(20, g), groups)).likelihood for g in range(4))
+    assert_allclose(total, 1, atol=1e-5)
+
+
+def test_a_label_is_surely_right_without_noise_and_surely_wrong_against_all_belief() -> None:
+    belief = jnp.asarray([[0.6, 0.4], [0.0, 1.0]], F32)
+    quiet, loud = (Noise(jnp.full((1, 2), rate, F32), noise.symmetric_confusion(2)) for rate in (0.0, 0.3))
+    labels = given(np.array([0, 0]))
+    assert_allclose(noise.joint(quiet, belief, labels).posterior[0], 1, atol=1e-6)
+    assert noise.joint(loud, belief, labels).posterior[1] < 1e-6
+
+
+@pytest.mark.parametrize("kind", ["symmetric", "pairwise"])
+def test_noise_is_found_in_labels_drawn_with_it(kind: str) -> None:
+    draw = np.random.default_rng(1)
+    belief = draw.dirichlet(np.full(5, 0.1), size=20_000)
+    truth = np.array([draw.choice(5, p=p) for p in belief])
+    rates = np.array([0.05, 0.1, 0.2, 0.3, 0.4])
+    wrong = draw.random(len(truth)) < rates[truth]
+    shift = np.ones(len(truth), int) if kind == "pairwise" else draw.integers(1, 5, len(truth))
+    labels = np.where(wrong, (truth + shift) % 5, truth)
+    prior = Noise(jnp.full((1, 5), 0.2, F32), noise.symmetric_confusion(5))
+    repeats = jnp.ones(len(truth), F32)
+    found = noise.estimate_noise(prior, jnp.asarray(belief, F32), given(labels), repeats, steps=20)
+    assert_allclose(found.rates[0], rates, atol=0.03)
+    expected = np.roll(np.eye(5), 1, axis=1) if kind == "pairwise" else np.asarray(noise.symmetric_confusion(5))
+    assert_allclose(found.confusion, expected, atol=0.06)
+    posterior = np.asarray(noise.joint(found, jnp.asarray(belief, F32), given(labels)).posterior)
+    for low, high in ((0, 0.2), (0.2, 0.8), (0.8, 1.01)):  # what is said to be right so often is right so often
+        ours = (posterior >= low) & (posterior < high)
+        assert abs(posterior[ours].mean() - np.mean(~wrong[ours])) < 0.03
+
+
+def test_mistakes_in_no_particular_way_give_the_symmetric_distribution() -> None:
+    counts = np.random.default_rng(2).poisson(20, size=(6, 6))
+    assert_allclose(noise.estimate_confusion(counts), noise.symmetric_confusion(6), atol=0.02)
+
+
+def test_the_interval_covers_the_share_of_wrong_labels() -> None:
+    draw = np.random.default_rng(3)
+    covered = 0
+    for _ in range(200):
+        quality = draw.beta(0.3, 0.1, size=300)
+        share = np.mean(draw.random(300) > quality)
+        interval = summary.wrong_share(quality)
+        assert 0 <= interval.low <= interval.estimate <= interval.high <= 1
+        covered += interval.low <= share <= interval.high
+    assert covered >= 180
+    assert summary.wrong_share(np.ones(1000)).high < 0.01
+    assert summary.wrong_share(np.array([])) == (0.0, 0.0, 1.0)
+
+
+# ---------------------------------------------------------------- the bilevel problem
+
+
+def a_sample(rows: int = 20, classes: int = 3) -> settings.Sample:
+    features, labels = clouds(4 * rows, classes, 4)
+    parts = np.split(np.arange(4 * rows), [rows, 2 * rows])
+    fit, trusted, noisy = (
+        settings.Rows(
+            kernel.squared_distances(features[part], features[parts[0]]) / 8,
+            given(labels[part]),
+            jnp.ones(len(part), F32),
+        )
+        for part in parts
+    )
+    belief = jax.nn.softmax(3 * jax.nn.one_hot(fit.given.labels, classes, dtype=F32), axis=1)
+    return settings.Sample(fit, trusted, noisy, belief)
+
+
+def wide(tree):
+    return jax.tree.map(lambda leaf: leaf.astype(float) if jnp.issubdtype(leaf.dtype, jnp.floating) else leaf, tree)
+
+
+def test_the_structured_oracles_are_those_of_automatic_differentiation() -> None:
+    sample, x = a_sample(), settings.start(3, 1)
+    structured = settings.KernelRidge(settings._upper, settings._lower, data=sample)
+    plain = Problem(settings._upper, settings._lower, data=sample)
+    y, v = jax.random.normal(jax.random.key(0), (2, 20, 3), F32)
+    assert_allclose(structured.grad_lower(x, y), plain.grad_lower(x, y), atol=1e-6)
+    assert_allclose(structured.hvp(x, y)(v), plain.hvp(x, y)(v), atol=1e-6)
+
+
+def test_the_hypergradient_is_the_slope_of_the_upper_loss_of_the_fit() -> None:
+    sample, x = wide(a_sample()), wide(settings.start(3, 1))
+    problem = settings.KernelRidge(settings._upper, settings._lower, data=sample)
+
+    def fitted(x):
+        identity = jnp.eye(20)
+        hessian = jax.vmap(lambda column: problem.hvp(x, column[:, None])(column[:, None])[:, 0])(identity)
+        return jnp.linalg.solve(hessian, -problem.grad_lower(x, jnp.zeros((20, 3))))
+
+    def loss(x):
+        return problem.value_upper(x, fitted(x))
+
+    y = fitted(x)
+    assert_allclose(problem.grad_lower(x, y), 0, atol=1e-12)
+    upper_x, upper_y = problem.grad_upper(x, y)
+    hessian = jax.vmap(lambda column: problem.hvp(x, column[:, None])(column[:, None])[:, 0])(jnp.eye(20))
+    adjoint = problem.cross(x, y)(jnp.linalg.solve(hessian, upper_y))
+    for name, slope in jax.tree.map(jnp.subtract, upper_x, adjoint).items():
+        ahead, behind = (loss(x | {name: x[name] + step}) for step in (1e-5, -1e-5))
+        assert_allclose(jnp.sum(slope), (ahead - behind) / 2e-5, rtol=1e-5, atol=1e-9)
+
+
+def test_the_belief_of_a_sample_is_that_of_fits_without_each_row() -> None:
+    sample, x = a_sample(), settings.start(3, 1)
+    belief = tuning._belief(sample, x)
+    gram = np.exp(-np.asarray(sample.fit.distances, float) / 2 / np.exp(float(x["bandwidth"])))
+    targets = np.eye(3)[np.asarray(sample.fit.given.labels)]
+    for out in range(20):
+        rest = np.delete(np.arange(20), out)
+        regularized = gram[np.ix_(rest, rest)] + np.exp(float(x["ridge"])) * np.eye(19)
+        scores = gram[out, rest] @ np.linalg.solve(regularized, targets[rest])
+        odds = np.exp(scores / np.exp(float(x["temperature"])))
+        assert_allclose(belief[out], odds / odds.sum(), atol=1e-3)
+
+
+def test_no_row_has_two_roles_and_a_seed_gives_the_same_ones() -> None:
+    features, labels = clouds(300, 3, 5)
+    weight = np.ones(300)
+    weight[:20] = 0
+    rows = table.checked(features, labels, 3, np.arange(300) % 5 == 0, sample_weight=weight)
+    roles = tuning.assign(rows, np.random.default_rng(0))
+    everyone = np.concatenate([roles.fit, roles.watch, *roles.halves])
+    assert len(np.unique(everyone)) == len(everyone)
+    assert rows.trusted[np.concatenate(roles.halves)].all()
+    assert not rows.trusted[np.concatenate([roles.fit, roles.watch])].any()
+    assert np.all(np.concatenate([roles.fit, roles.watch]) >= 20)
+    again = tuning.assign(rows, np.random.default_rng(0))
+    assert all(np.array_equal(a, b) for a, b in zip(roles.halves, again.halves, strict=True))
+
+
+# ---------------------------------------------------------------- ways to weigh rows
+
+
+def a_task(features: np.ndarray, labels: np.ndarray, trusted: np.ndarray, classes: int) -> ways.Task:
+    mapped = kernel.kernel_map(kernel.choose_landmarks(features, 64, np.random.default_rng(0)), 5.0)
+    rows = rounds.Rows(
+        mapped(jnp.asarray(features)), given(labels), jnp.asarray(trusted, F32), jnp.ones(len(labels), F32)
+    )
+    return ways.Task(rows, jnp.asarray(features), settings.start(classes, 1))
+
+
+def test_shapley_values_are_those_of_all_orders(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(ways, "NEIGHBOURS", 2)
+    draw = np.random.default_rng(6)
+    for trial in range(10):
+        features = draw.normal(size=(7, 2)).astype(np.float32)
+        labels, trusted = draw.integers(2, size=7), np.arange(7) >= 5
+
+        def utility(players: tuple[int, ...], features=features, labels=labels) -> float:
+            hits = 0.0
+            for referee in (5, 6):
+                near = sorted(players, key=lambda p: float(np.sum((features[p] - features[referee]) ** 2)))[:2]
+                hits += sum(labels[p] == labels[referee] for p in near) / 2
+            return hits
+
+        values = np.zeros(5)
+        orders = list(permutations(range(5)))
+        for order in orders:
+            for place, player in enumerate(order):
+                values[player] += (utility(order[: place + 1]) - utility(order[:place])) / len(orders)
+        with jax.disable_jit():  # the number of neighbours is part of the compiled program
+            weights = np.asarray(ways.knn_shapley(a_task(features, labels, trusted, 2)))
+        assert np.array_equal(weights[:5] > 0, values > -1e-9), trial
+        assert np.all(weights[5:] == 1)
+
+
+@pytest.mark.parametrize("name", ["trusted posterior", "trimming", "knn shapley", "bilevel"])
+def test_every_way_tells_wrong_labels_from_right_ones(name: str) -> None:
+    features, truth = clouds(400, 4, 7, spread=0.6)
+    trusted = np.arange(400) < 80
+    labels = truth.copy()
+    labels[~trusted] = datasets.symmetric_noise(truth[~trusted], 0.25, seed=0)
+    weights = np.asarray(ways.WAYS[name](a_task(features, labels, trusted, 4)))
+    wrong = labels != truth
+    assert np.all((weights >= 0) & (weights <= 1))
+    assert weights[~trusted & ~wrong].mean() > 0.8 > 0.3 > weights[wrong].mean()
+
+
+def test_trimming_drops_as_many_rows_as_labels_are_wrong() -> None:
+    features, truth = clouds(400, 4, 8, spread=0.6)
+    labels = datasets.symmetric_noise(truth, 0.2, seed=0)
+    task = a_task(features, labels, np.zeros(400, bool), 4)
+    weights = np.asarray(ways.trimming(task._replace(settings=task.settings | {"rate": jnp.log(F32(0.2 / 0.8))})))
+    assert set(np.unique(weights)) == {0, 1}
+    assert abs(np.sum(weights == 0) - 80) <= 12
+
+
+# ---------------------------------------------------------------- the whole
+
+CLASSES, ROWS, TRUSTED, RATE = 4, 600, 120, 0.25
+
+
+class Spoiled:
+    """Rows of which a quarter of the untrusted labels are wrong."""
+
+    features, truth = clouds(ROWS, CLASSES, 9)
+    trusted = np.arange(ROWS) % 5 == 0
+    labels = truth.copy()
+    labels[~trusted] = datasets.symmetric_noise(truth[~trusted], RATE, seed=0)
+    wrong = labels != truth
+
+
+@pytest.fixture(scope="module")
+def cleaned():
+    stages = []
+    result = clean(
+        Spoiled.features,
+        Spoiled.labels,
+        CLASSES,
+        trusted=Spoiled.trusted,
+        progress=lambda stage, share: stages.append((stage, share)),
+    )
+    shares = [share for _, share in stages]
+    assert shares == sorted(shares)
+    assert shares[-1] == 1
+    return result
+
+
+def test_wrong_labels_are_found_and_put_right(cleaned) -> None:
+    assert f1(cleaned.issue, Spoiled.wrong) > 0.9
+    found = cleaned.issue & Spoiled.wrong
+    assert np.mean(cleaned.suggested[found] == Spoiled.truth[found]) > 0.9
+    assert np.all(cleaned.suggested[~cleaned.issue] == Spoiled.labels[~cleaned.issue])
+    assert np.all(cleaned.suggested[cleaned.issue] != Spoiled.labels[cleaned.issue])
+
+
+def test_what_is_said_of_rows_is_in_range_and_trusted_rows_are_left_alone(cleaned) -> None:
+    assert np.all((cleaned.weight >= 0) & (cleaned.weight <= 1) & (cleaned.quality >= 0) & (cleaned.quality <= 1))
+    assert np.all(cleaned.weight[Spoiled.trusted] == 1)
+    assert not np.any(cleaned.issue & Spoiled.trusted)
+    assert np.array_equal(cleaned.issue, ~Spoiled.trusted & (cleaned.quality < 0.5))
+
+
+def test_the_noise_rate_is_estimated(cleaned) -> None:
+    assert cleaned.noise_rate.low <= RATE <= cleaned.noise_rate.high
+    assert [row["class"] for row in cleaned.noise_by_class] == list(range(CLASSES))
+    assert sum(row["rows"] for row in cleaned.noise_by_class) == np.sum(~Spoiled.trusted)
+    assert cleaned.noise_by_group == []
+
+
+def test_it_says_how_it_came_there(cleaned) -> None:
+    assert [row["name"] for row in cleaned.scores] == list(ways.WAYS)
+    best = min(cleaned.scores, key=lambda row: row["loss"])
+    assert cleaned.chosen == best["name"]
+    assert cleaned.helped
+    assert cleaned.settings["solver"] == "CONVERGED"
+    steps = [row["step"] for row in cleaned.history]
+    assert steps == sorted(steps)
+    assert {"upper", "held_out", "stationarity", "calls"} <= set(cleaned.history[0])
+    curve = {row["dropped"]: row["loss"] for row in cleaned.removal}
+    assert min(curve) == 0
+    assert min(curve.values()) < curve[0]
+
+
+def test_the_same_seed_gives_the_same_answer(cleaned) -> None:
+    again = clean(Spoiled.features, Spoiled.labels, CLASSES, trusted=Spoiled.trusted)
+    assert np.array_equal(cleaned.quality, again.quality)
+    assert cleaned.scores == again.scores
+
+
+def test_judges_have_no_part_in_what_they_judge(cleaned) -> None:
+    """The settings and weights that one half of the trusted rows made do not change when the labels of the other do."""
+    rows = table.checked(Spoiled.features, Spoiled.labels, CLASSES, Spoiled.trusted)
+    roles = tuning.assign(rows, np.random.default_rng(0))
+    unit = kernel.typical_distance(rows.features[roles.fit])
+    lied = rows.labels.copy()
+    lied[roles.halves[1]] = (lied[roles.halves[1]] + 1) % CLASSES
+    honest, other = (tuning.tune(each, roles, unit) for each in (rows, rows._replace(labels=lied)))
+    for name, value in honest[0].settings.items():
+        assert_allclose(value, other[0].settings[name], atol=0)
+    assert any(not np.allclose(value, other[1].settings[name], atol=1e-3) for name, value in honest[1].settings.items())
+    folds = [contest._fold(each, roles, unit, honest[0], *roles.halves) for each in (rows, rows._replace(labels=lied))]
+    for way in ways.WAYS.values():
+        assert_allclose(way(folds[0].task), way(folds[1].task), atol=0)
+
+
+def test_a_table_without_mistakes_is_left_as_it_is() -> None:
+    result = clean(Spoiled.features, Spoiled.truth, CLASSES, trusted=Spoiled.trusted)
+    assert np.mean(result.issue) <= 0.02
+    assert result.noise_rate.estimate < 0.02
+    assert not result.helped
+    assert any("did not help" in sentence for sentence in result.warnings)
+
+
+def test_rows_that_count_nothing_have_no_say(cleaned) -> None:
+    """Their labels may be anything: the others are judged the same."""
+    weight = np.ones(ROWS)
+    weight[1:100:5] = 0
+    labels = Spoiled.labels.copy()
+    labels[1:100:5] = (labels[1:100:5] + 1) % CLASSES
+    first, second = (
+        clean(Spoiled.features, each, CLASSES, trusted=Spoiled.trusted, sample_weight=weight)
+        for each in (Spoiled.labels, labels)
+    )
+    counted = weight > 0
+    assert_allclose(first.quality[counted], second.quality[counted], atol=0)
+    assert not np.allclose(first.quality[~counted], second.quality[~counted])
+    assert f1(first.issue[counted], Spoiled.wrong[counted]) > 0.85
+
+
+def test_a_bad_annotator_is_found() -> None:
+    groups = np.random.default_rng(0).integers(3, size=ROWS)
+    labels = Spoiled.truth.copy()
+    bad = np.flatnonzero((groups == 1) & ~Spoiled.trusted)
+    labels[bad] = datasets.symmetric_noise(Spoiled.truth[bad], 0.6, seed=0, classes=CLASSES)
+    result = clean(Spoiled.features, labels, CLASSES, trusted=Spoiled.trusted, groups=groups)
+    rates = {row["group"]: row for row in result.noise_by_group}
+    assert rates[1]["low"] > max(rates[0]["high"], rates[2]["high"])
+    assert rates[1]["low"] <= 0.6 <= rates[1]["high"]
+    assert f1(result.issue, labels != Spoiled.truth) > 0.9
+
+
+def test_without_trusted_rows_it_works_and_warns() -> None:
+    labels = datasets.symmetric_noise(Spoiled.truth, RATE, seed=0)
+    result = clean(Spoiled.features, labels, CLASSES)
+    assert f1(result.issue, labels != Spoiled.truth) > 0.85
+    assert any("No row is trusted" in sentence for sentence in result.warnings)
+    assert [row["name"] for row in result.scores] == ["noisy", "trimming", "bilevel"]
+
+
+def test_labels_that_mean_nothing_are_not_believed() -> None:
+    """Negative control: with labels drawn at random the trusted rows alone do better than all rows alike."""
+    labels = np.where(Spoiled.trusted, Spoiled.truth, np.random.default_rng(1).integers(CLASSES, size=ROWS))
+    result = clean(Spoiled.features, labels.astype(np.int32), CLASSES, trusted=Spoiled.trusted)
+    losses = {row["name"]: row["loss"] for row in result.scores}
+    assert losses["trusted only"] < losses["noisy"]
+    assert result.helped
+    assert result.noise_rate.estimate > 0.6
+    assert abs(np.mean(labels[~Spoiled.trusted] != Spoiled.truth[~Spoiled.trusted]) - 0.75) < 0.05
+
+
+def test_one_parameter_for_each_row_shows_its_overfitting() -> None:
+    result = clean(Spoiled.features, Spoiled.labels, CLASSES, trusted=Spoiled.trusted, weights="free")
+    assert result.chosen == "free"
+    assert "free" in [row["name"] for row in result.scores]
+    assert min(row["held_out"] for row in result.history) < result.history[0]["held_out"]
+    assert result.history[-1]["upper"] < result.history[-1]["held_out"]
+    noisy = ~Spoiled.trusted
+    assert result.weight[noisy & ~Spoiled.wrong].mean() > result.weight[Spoiled.wrong].mean() + 0.2
+
+
+def test_free_weights_need_trusted_rows() -> None:
+    features, labels = clouds(40, 3, 10)
+    with pytest.raises(ValueError, match="needs trusted rows"):
+        Free()(a_task(features, labels, np.zeros(40, bool), 3))
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        ({"features": np.zeros((ROWS, 0))}, "features must be a matrix"),
+        ({"features": np.full((ROWS, 2), np.inf)}, "features must be finite, and row 0, column 0"),
+        ({"labels": np.zeros(3, int)}, "labels must have one value for each"),
+        ({"labels": np.full(ROWS, CLASSES)}, "labels must be in 0..3"),
+        ({"labels": np.zeros(ROWS)}, "labels must be integers"),
+        ({"classes": 1}, "classes must be at least 2"),
+        ({"trusted": np.ones(ROWS, bool)}, "trusted is true for all rows"),
+        ({"trusted": np.ones(ROWS, int)}, "trusted must be truth values"),
+        ({"groups": np.full(ROWS, -1)}, "groups must be indices"),
+        ({"sample_weight": np.zeros(ROWS)}, "sample_weight must be finite"),
+        ({"sample_weight": Spoiled.trusted.astype(float)}, "sample_weight is zero for all rows that are not trusted"),
+        ({"weights": "none"}, "weights must be"),
+        ({"weights": "free", "sample_weight": np.ones(ROWS)}, "sample_weight must not be given"),
+    ],
+)
+def test_bad_arguments_are_named(change: dict, message: str) -> None:
+    arguments = {"features": Spoiled.features, "labels": Spoiled.labels, "classes": CLASSES, "trusted": Spoiled.trusted}
+    with pytest.raises((ValueError, TypeError), match=message):
+        clean(**(arguments | change))
+
+
+@pytest.mark.parametrize(("rows", "trusted"), [(8, 0), (12, 2), (9, 7), (40, 1)])
+def test_even_a_handful_of_rows_is_answered(rows: int, trusted: int) -> None:
+    features, labels = clouds(rows, 2, 11)
+    result = clean(features, labels, 2, trusted=np.arange(rows) < trusted)
+    assert np.all(np.isfinite(result.quality))
+    assert np.all(np.isfinite([row["loss"] for row in result.scores]))
+
+
+def test_features_that_are_all_the_same_are_answered() -> None:
+    labels = np.arange(60) % 3
+    result = clean(np.ones((60, 2), np.float32), labels, 3, trusted=np.arange(60) < 20)
+    assert np.all(np.isfinite(result.quality))
+    assert not result.issue.any()
+
+
+# ---------------------------------------------------------------- final models
+
+
+def test_the_final_model_is_the_fit_that_judged() -> None:
+    features, labels = clouds(80, 3, 12)
+    model = KernelModel(bandwidth=4.0, ridge=0.5, temperature=0.2).fit(features, labels, 3)
+    mapped = kernel.kernel_map(np.unique(features, axis=0), 4.0)(jnp.asarray(features))
+    fit = ridge.fit(mapped, jnp.asarray(labels), jnp.ones(80, F32), jnp.log(F32(0.5)), 3)
+    expected = jax.nn.softmax(mapped @ fit.coefficients / 0.2, axis=1)
+    assert_allclose(model.predict_proba(features), expected, atol=1e-3)
+
+
+def test_a_weight_is_a_number_of_copies() -> None:
+    features, labels = clouds(60, 3, 13)
+    weight = np.random.default_rng(0).integers(0, 3, size=60)
+    weighted = KernelModel().fit(features, labels, 3, sample_weight=weight)
+    repeated = KernelModel().fit(np.repeat(features, weight, axis=0), np.repeat(labels, weight), 3)
+    assert_allclose(weighted.predict_proba(features), repeated.predict_proba(features), rtol=1e-7)
+    assert not np.allclose(
+        weighted.predict_proba(features), KernelModel().fit(features, labels, 3).predict_proba(features)
+    )
+
+
+def test_the_final_model_takes_more_rows_than_fit_into_a_block(monkeypatch: pytest.MonkeyPatch) -> None:
+    features, labels = clouds(200, 3, 14)
+    whole = KernelModel().fit(features, labels, 3).predict_proba(features)
+    monkeypatch.setattr("proxbi.cleaning.final.BLOCK", 64)
+    assert_allclose(KernelModel().fit(features, labels, 3).predict_proba(features), whole, rtol=1e-8)
+    monkeypatch.setattr("proxbi.cleaning.final.LANDMARKS", 50)
+    monkeypatch.setattr("proxbi.cleaning.final.FIT", 150)
+    few = KernelModel().fit(features, labels, 3).predict_proba(features)
+    assert np.mean(few.argmax(axis=1) == whole.argmax(axis=1)) > 0.95
+    assert_allclose(few.sum(axis=1), 1)
+
+
+def test_the_linear_model_picks_its_strength() -> None:
+    draw = np.random.default_rng(15)
+    features = draw.normal(size=(400, 60))
+    truth = (features[:, 0] > 0).astype(int)
+    labels = np.where(draw.random(400) < 0.3, 1 - truth, truth)
+    trusted = np.arange(400) < 100
+    labels[trusted] = truth[trusted]
+    model = linear_model(features, labels, trusted=trusted)
+    fresh = draw.normal(size=(4000, 60))
+    assert model.C < 1  # sixty columns of which one matters: a weak fit is better
+    assert model.score(fresh, (fresh[:, 0] > 0).astype(int)) > 0.75
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(("rate", "least_f1"), [(0.1, 0.93), (0.2, 0.96), (0.4, 0.98)])
+def test_digits(rate: float, least_f1: float) -> None:
+    rows = datasets.digits()
+    found, accuracy = [], []
+    for seed in range(2):
+        order = np.random.default_rng(seed).permutation(len(rows.labels))
+        truth, trusted = rows.labels[order[:1300]], np.arange(1300) >= 1000
+        labels = truth.copy()
+        labels[:1000] = datasets.symmetric_noise(truth[:1000], rate, seed)
+        result = clean(rows.features[order[:1300]], labels, 10, trusted=trusted)
+        found.append(f1(result.issue, labels != truth))
+        kept = ~result.issue
+        model = KernelModel.tuned(result.settings).fit(rows.features[order[:1300]][kept], labels[kept], 10)
+        test = rows.take(order[1300:])
+        accuracy.append(np.mean(model.predict_proba(test.features).argmax(axis=1) == test.labels))
+    assert np.mean(found) >= least_f1
+    assert np.mean(accuracy) >= 0.969
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(("trusted", "least_f1"), [(5000, 0.96), (250, 0.955)])
+def test_mnist(trusted: int, least_f1: float) -> None:
+    try:
+        images = datasets.mnist()
+    except (OSError, RuntimeError) as error:
+        pytest.skip(f"MNIST is not here: {error}")
+    rows = np.r_[0:20_000, 20_000 : 20_000 + trusted]
+    features, truth = images.train.features[rows] / np.float32(255), images.train.labels[rows]
+    gold = np.arange(len(rows)) >= 20_000
+    labels = truth.copy()
+    labels[~gold] = datasets.symmetric_noise(truth[~gold], 0.2, seed=0)
+    result = clean(features, labels, 10, trusted=gold)
+    assert f1(result.issue, labels != truth) >= least_f1
+    kept = ~result.issue
+    model = KernelModel.tuned(result.settings).fit(features[kept], labels[kept], 10)
+    predicted = model.predict_proba(images.test.features / np.float32(255)).argmax(axis=1)
+    assert np.mean(predicted == images.test.labels) >= 0.953
