@@ -127,11 +127,11 @@ def digits(rate: Any, seed: int, kind: Any = "symmetric", trusted: int = 300) ->
 
 
 def blobs(classes: int, seed: int, rate: float = 0.2, rows: int = 6000) -> Case:
-    """Gaussian clouds, two for each class, in 20 dimensions."""
+    """Gaussian clouds that overlap, two for each class, in 10 dimensions."""
     draw = np.random.default_rng(seed)
-    centers = draw.normal(size=(classes, 2, 20)) * 1.6
+    centers = 1.5 * draw.normal(size=(classes, 2, 10))
     truth = draw.integers(classes, size=rows)
-    features = centers[truth, draw.integers(2, size=rows)] + draw.normal(size=(rows, 20))
+    features = centers[truth, draw.integers(2, size=rows)] + draw.normal(size=(rows, 10))
     gold = np.arange(rows) < max(200, 5 * classes)
     given = truth.copy()
     given[~gold] = datasets.symmetric_noise(truth[~gold], rate, seed)

@@ -182,6 +182,7 @@ def search(case: Case, units: Scale, budget: int, report: Callable[[str], None] 
             setting = f"{kind}, tol {tol:.0e}" + (f", step {step:g} / L" if step else "")
             report(f"jaxopt {setting}: {calls} calls, stationarity {stationarity:.1e}")
             best["settings"] += 1
-            if calls is not None or (best["calls"] is None and stationarity < best["stationarity"]):
+            first = calls is not None and (best["calls"] is None or calls < best["calls"])  # one update may overshoot
+            if first or (best["calls"] is None and stationarity < best["stationarity"]):
                 best |= {"calls": calls, "setting": setting, "stationarity": float(stationarity)}
     return best

@@ -11,7 +11,6 @@ from numpy.testing import assert_allclose
 from proxbi import Problem, datasets
 from proxbi.cleaning import contest, kernel, noise, ridge, rounds, settings, summary, table, tuning, ways
 from proxbi.cleaning.final import KernelModel, linear_model
-from proxbi.cleaning.free import Free
 from proxbi.cleaning.method import clean
 from proxbi.cleaning.noise import Given, Noise
 
@@ -43,6 +42,13 @@ def test_the_map_gives_back_the_kernel_between_landmarks() -> None:
     inner = np.asarray(kernel.kernel_map(rows, 3.0)(jnp.asarray(rows)))
     distances = np.sum((rows[:, None] - rows[None]) ** 2, axis=2)
     assert_allclose(inner @ inner.T, np.exp(-distances / 6), atol=2 * kernel.JITTER)
+
+
+def test_scores_are_the_map_times_coefficients() -> None:
+    rows, _ = clouds(40, 3, 0)
+    phi = kernel.kernel_map(rows[:16], 3.0)
+    coefficients = jax.random.normal(jax.random.key(0), (16, 3), F32)
+    assert_allclose(phi.scores(jnp.asarray(rows), coefficients), phi(jnp.asarray(rows)) @ coefficients, atol=1e-3)
 
 
 def test_the_map_does_not_care_where_the_origin_is() -> None:
@@ -425,6 +431,16 @@ def test_without_trusted_rows_it_works_and_warns() -> None:
     assert f1(result.issue, labels != Spoiled.truth) > 0.85
     assert any("No row is trusted" in sentence for sentence in result.warnings)
     assert [row["name"] for row in result.scores] == ["noisy", "trimming", "bilevel"]
+    assert np.all(np.isfinite([(row["upper"], row["held_out"]) for row in result.history]))
+
+
+def test_rows_that_are_not_fitted_are_judged_too(cleaned, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("proxbi.cleaning.judging.FIT", 300)
+    monkeypatch.setattr("proxbi.cleaning.judging.BLOCK", 128)
+    result = clean(Spoiled.features, Spoiled.labels, CLASSES, trusted=Spoiled.trusted)
+    assert result.settings["rows fitted"] == 300
+    assert f1(result.issue, Spoiled.wrong) > 0.85
+    assert np.mean(np.abs(result.quality - cleaned.quality)) < 0.1
 
 
 def test_labels_that_mean_nothing_are_not_believed() -> None:
@@ -448,12 +464,6 @@ def test_one_parameter_for_each_row_shows_its_overfitting() -> None:
     assert result.weight[noisy & ~Spoiled.wrong].mean() > result.weight[Spoiled.wrong].mean() + 0.2
 
 
-def test_free_weights_need_trusted_rows() -> None:
-    features, labels = clouds(40, 3, 10)
-    with pytest.raises(ValueError, match="needs trusted rows"):
-        Free()(a_task(features, labels, np.zeros(40, bool), 3))
-
-
 @pytest.mark.parametrize(
     ("change", "message"),
     [
@@ -470,6 +480,7 @@ def test_free_weights_need_trusted_rows() -> None:
         ({"sample_weight": Spoiled.trusted.astype(float)}, "sample_weight is zero for all rows that are not trusted"),
         ({"weights": "none"}, "weights must be"),
         ({"weights": "free", "sample_weight": np.ones(ROWS)}, "sample_weight must not be given"),
+        ({"weights": "free", "trusted": np.arange(ROWS) < 3}, "trusted must mark at least 4 rows"),
     ],
 )
 def test_bad_arguments_are_named(change: dict, message: str) -> None:

@@ -11,6 +11,8 @@ import pytest
 from proxbi import datasets
 from proxbi.experiments import demo
 
+pytestmark = pytest.mark.slow
+
 PROXBI = [sys.executable, "-m", "proxbi.cli"]
 
 

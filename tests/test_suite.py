@@ -14,6 +14,8 @@ from proxbi.experiments.suite import SUITE, Stretched, random_start, scaled
 from proxbi.lower import Nesterov
 from proxbi.theory.lanczos import lower_spectrum
 
+pytestmark = [pytest.mark.slow, pytest.mark.hours]  # minutes on 2 cores: most of it compiling
+
 SMALL = [name for name in SUITE if name != "cleaning"]
 QUICK = ["A-1e5", "C-10", "D-1e3-capped", "E-100"]
 

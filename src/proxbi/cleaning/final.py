@@ -12,7 +12,7 @@ from proxbi.cleaning.kernel import JITTER, typical_distance
 if TYPE_CHECKING:
     from sklearn.linear_model import LogisticRegression
 
-FIT, LANDMARKS, BLOCK = 100_000, 1500, 16_384
+FIT, LANDMARKS, BLOCK = 50_000, 1500, 16_384
 """The most rows that are fitted, the most landmarks, and the rows that are in memory as features at a time."""
 STRENGTHS = np.geomspace(1e-4, 10, 11)
 """The values of C that `linear_model` tries, from the smallest on."""
@@ -29,7 +29,7 @@ class KernelModel:
 
     - `bandwidth`, `ridge`, `temperature`: as the cleaner found them, in `Cleaned.settings`; without a bandwidth, a
       third of the median squared distance of two rows.
-    - `seed`: draws landmarks, and rows where there are more than a hundred thousand.
+    - `seed`: draws landmarks, and rows where there are more than `FIT`.
 
     >>> rows = np.array([[0.0], [0.1], [1.0], [1.1]])
     >>> model = KernelModel().fit(rows, np.array([0, 0, 1, 1]), classes=2)

@@ -12,7 +12,7 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float, Int
 
-from proxbi.cleaning.kernel import KernelMap, choose_landmarks, kernel_map, product
+from proxbi.cleaning.kernel import KernelMap, choose_landmarks, kernel_map
 from proxbi.cleaning.noise import Given, joint, most_likely_other
 from proxbi.cleaning.rounds import Judgement, Rows, judge
 from proxbi.cleaning.settings import Settings, log_belief, noise_of
@@ -46,8 +46,11 @@ def judge_all(table: Table, settings: Settings, bandwidth: float, way: Way, draw
     weight, quality, other = (np.zeros(len(table.labels), kind) for kind in (float, float, int))
     weight[fit], quality[fit] = np.asarray(weights)[: len(fit)], np.asarray(found.posterior)[: len(fit)]
     other[fit] = np.asarray(most_likely_other(found.noise, found.belief, rows.given))[: len(fit)]
+    weighed = np.unique(weight[fit][~table.trusted[fit]])
     for some, posterior, likely in _unseen(table, np.setdiff1d(np.arange(len(table.labels)), fit), phi, found):
-        weight[some], quality[some], other[some] = posterior, posterior, likely
+        quality[some], other[some] = posterior, likely
+        # A way that weighs all rows alike does so with these.
+        weight[some] = weighed[0] if len(weighed) == 1 else posterior
     weight[table.trusted] = 1
     return Judged(weight, quality, other, float(jnp.exp(found.temperature)), len(fit))
 
@@ -77,5 +80,5 @@ def _unseen(
 
 @jax.jit
 def _judge_block(phi: KernelMap, block: Array, given: Given, found: Judgement) -> tuple[Array, Array]:
-    belief = jnp.exp(log_belief(found.temperature, product(phi(block), found.coefficients)))
+    belief = jnp.exp(log_belief(found.temperature, phi.scores(block, found.coefficients)))
     return joint(found.noise, belief, given).posterior, most_likely_other(found.noise, belief, given)

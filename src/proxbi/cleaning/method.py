@@ -13,7 +13,7 @@ import numpy as np
 from jaxtyping import Bool, Float, Int
 
 from proxbi.cleaning import contest, summary, tuning
-from proxbi.cleaning.free import Free
+from proxbi.cleaning.free import FEWEST, Free
 from proxbi.cleaning.judging import judge_all
 from proxbi.cleaning.kernel import typical_distance
 from proxbi.cleaning.result import Cleaned
@@ -47,6 +47,13 @@ def clean(
     - `weights`: "auto", few numbers for all rows together; or "free", the paper's one number for each row.
     - `seed`: the same seed gives the same answer.
     - `progress`: called with a stage and the share of the work that is done.
+
+    >>> draw = np.random.default_rng(0)
+    >>> labels = np.arange(120) % 2
+    >>> features = draw.normal(size=(120, 2)) + 3 * labels[:, None]
+    >>> labels[[7, 50]] = 1 - labels[[7, 50]]
+    >>> np.flatnonzero(clean(features, labels, 2, trusted=np.arange(120) >= 80).issue)
+    array([ 7, 50])
     """
     if weights not in ("auto", "free"):
         raise ValueError(f'weights must be "auto" or "free", got {weights!r}.')
@@ -54,8 +61,10 @@ def clean(
         raise ValueError(
             'sample_weight must not be given with weights="free", which sets the weight of each row itself.'
         )
-    say = progress or (lambda stage, share: None)
     table = checked(features, labels, classes, trusted, groups, sample_weight)
+    if weights == "free" and len(table.gold) < FEWEST:
+        raise ValueError(f'trusted must mark at least {FEWEST} rows for weights="free", got {len(table.gold)}.')
+    say = progress or (lambda stage, share: None)
     draw = np.random.default_rng(seed)
 
     say("solving for the settings", 0.0)

@@ -11,7 +11,7 @@ from proxbi.cleaning import ridge
 from proxbi.cleaning.noise import Given, Noise, estimate_noise, joint
 from proxbi.cleaning.settings import label_loss, log_belief
 
-LOG_TEMPERATURES = (-5.0, 0.0, 101)
+LOG_TEMPERATURES = (-5.0, 2.0, 141)
 """The first and the last that are tried, and how many."""
 
 

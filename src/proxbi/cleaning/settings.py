@@ -17,6 +17,7 @@ nothing to do with how many rows there are, and a ridge that is not divided by t
 """
 
 from collections.abc import Callable
+from functools import partial
 from typing import Any, NamedTuple
 
 import jax
@@ -40,7 +41,7 @@ Settings = dict[str, Float[Array, "..."]]
 BOXES = {
     "bandwidth": (-4.0, 4.0),  # natural logarithms, of the bandwidth in units of the typical squared distance
     "ridge": (-7.0, 5.0),
-    "temperature": (-5.0, 0.0),
+    "temperature": (-5.0, 2.0),
     "rate": (-7.0, 2.0),
 }
 START = {"bandwidth": -1.0, "ridge": -2.0, "temperature": -2.0, "rate": -2.0}
@@ -82,19 +83,23 @@ def start(classes: int, groups: int) -> Settings:
     return {name: jnp.asarray(value, jnp.float32) for name, value in (START | noise).items()}
 
 
-def solve(sample: Sample, x0: Settings, held_out: Rows | None = None) -> Solved:
-    """The settings of this sample. `held_out` are trusted rows that only watch: their loss is in the history."""
+def solve(sample: Sample, x0: Settings, held_out: Rows) -> Solved:
+    """The settings of this sample. The loss on `held_out`, rows that only watch, is in the history.
+
+    These are trusted rows if those of the sample count, and noisy rows if they do not.
+    """
     problem = KernelRidge(_upper, _lower, _prior(sample, x0), sample)
-    others = sample.trusted if held_out is None else held_out
-    losses: list[tuple[float, float]] = []
+    trusting = bool(jnp.any(sample.trusted.repeats > 0))
+    pair = (sample.trusted if trusting else sample.noisy, held_out)
+    losses: list[list[float]] = []
 
     def watch(row: dict[str, Any], snapshot: Snapshot) -> None:
         x, y = snapshot.state.x, snapshot.state.y
-        losses.append((float(_loss(x, y, sample, sample.trusted)), float(_loss(x, y, sample, others))))
+        losses.append([float(_loss(x, y, sample, rows, trusting)) for rows in pair])
 
     y0 = jnp.zeros_like(sample.belief)
-    result = minimize(problem, SOLVER, x0, y0, steps=STEPS, every=2, tol=TOL, callbacks=[watch], throw=False)
-    history = [history_row(row, *pair) for row, pair in zip(result.history, losses, strict=True)]
+    result = minimize(problem, SOLVER, x0, y0, steps=STEPS, every=1, tol=TOL, callbacks=[watch], throw=False)
+    history = [history_row(row, *both) for row, both in zip(result.history, losses, strict=True)]
     return Solved(result.x, history, result.status)
 
 
@@ -158,21 +163,24 @@ def _lower(x: Settings, y: Array, data: Sample) -> Scalar:
 
 
 def _upper(x: Settings, y: Array, data: Sample) -> Scalar:
-    clean = label_loss(_logs(x, y, data, data.trusted), data.trusted.given)
-    noisy = -jnp.log(joint(noise_of(x), jnp.exp(_logs(x, y, data, data.noisy)), data.noisy.given).likelihood)
-    total = jnp.sum(data.trusted.repeats * clean) + jnp.sum(data.noisy.repeats * noisy)
-    return total / (jnp.sum(data.trusted.repeats) + jnp.sum(data.noisy.repeats))
+    trusted, noisy = data.trusted.repeats, data.noisy.repeats
+    total = jnp.sum(trusted * _losses(x, y, data, data.trusted, True))
+    total = total + jnp.sum(noisy * _losses(x, y, data, data.noisy, False))
+    return total / (jnp.sum(trusted) + jnp.sum(noisy))
 
 
-def _logs(x: Settings, y: Array, data: Sample, rows: Rows) -> Float[Array, "rows classes"]:
+def _losses(x: Settings, y: Array, data: Sample, rows: Rows, trusted: bool) -> Float[Array, " rows"]:
+    """-log p(label | u) of trusted rows, -log P(given | u) of noisy ones."""
     kernel = gaussian(rows.distances, jnp.exp(x["bandwidth"]))
-    return log_belief(x["temperature"], product(kernel, _roots(x, data) * y))
+    logs = log_belief(x["temperature"], product(kernel, _roots(x, data) * y))
+    return (
+        label_loss(logs, rows.given) if trusted else -jnp.log(joint(noise_of(x), jnp.exp(logs), rows.given).likelihood)
+    )
 
 
-@jax.jit
-def _loss(x: Settings, y: Array, data: Sample, rows: Rows) -> Scalar:
-    losses = label_loss(_logs(x, y, data, rows), rows.given)
-    return jnp.sum(rows.repeats * losses) / jnp.sum(rows.repeats)
+@partial(jax.jit, static_argnums=4)
+def _loss(x: Settings, y: Array, data: Sample, rows: Rows, trusted: bool) -> Scalar:
+    return jnp.sum(rows.repeats * _losses(x, y, data, rows, trusted)) / jnp.sum(rows.repeats)
 
 
 def _prior(sample: Sample, x: Settings) -> Regularizer:

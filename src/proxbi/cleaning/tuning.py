@@ -49,7 +49,7 @@ def tune(table: Table, roles: Roles, unit: float) -> list[Solved]:
     # weights are made of.
     labels = jax.nn.one_hot(fit.given.labels, table.classes, dtype=jnp.float32)
     blind = Sample(fit, halves[0]._replace(repeats=0 * halves[0].repeats), watch, labels)
-    first = settings.solve(blind, settings.start(table.classes, table.group_count))
+    first = settings.solve(blind, settings.start(table.classes, table.group_count), watch)
     sample = blind._replace(belief=_belief(blind, first.settings))
     pairs = [halves, halves[::-1]] if len(roles.halves[0]) else [halves]
     return [settings.solve(sample._replace(trusted=seen), first.settings, other) for seen, other in pairs]

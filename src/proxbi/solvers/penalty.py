@@ -60,7 +60,7 @@ class PenaltyState(NamedTuple):
     refine: Bool[Array, ""]
     moved: Bool[Array, ""]
     idle: Int[Array, ""]
-    """Steps in a row with an error above |s + d|."""
+    """Steps in a row that ended with an error above the tolerable."""
 
     @property
     def y(self) -> PyTree:
@@ -154,10 +154,10 @@ class PenaltyProxBiO(Solver):
         mapping = _tree.norm(_tree.axpy(1, ahead.subgradient, state.grad))
         gap = jnp.where(state.moved, state.stationarity, mapping)
 
-        error = state.point.error
+        doubt, before = self._curable(state.point), self._curable(old)
+        again = (doubt > _TOLERABLE * gap) & (~state.refine | (doubt < 0.5 * before))
         lam = jnp.where(taken, self._penalty(new, gap), old.penalty)
-        again = (error > _TOLERABLE * gap) & (~state.refine | (error < 0.5 * old.error))
-        idle = jnp.where(error > gap, state.idle + 1, 0)
+        idle = jnp.where(state.point.inexactness > _TOLERABLE * gap, state.idle + 1, 0)
         state = state._replace(
             point=state.point._replace(penalty=lam),
             stationarity=gap,
@@ -169,7 +169,7 @@ class PenaltyProxBiO(Solver):
         )
         fault = jnp.where(idle > _MOST_IDLE, Fault.PRECISION, Fault.NONE)
         counts = counts + Counts(prox=ahead.proxes)
-        return state, Info(gap + error, state.point.residual, None, counts, fault)
+        return state, Info(gap + state.point.error, state.point.residual, None, counts, fault)
 
     def recheck(self, state: PenaltyState) -> PenaltyState:
         return state._replace(
@@ -178,6 +178,10 @@ class PenaltyProxBiO(Solver):
             stationarity=0.1 * state.stationarity,  # which the accuracy follows
             point=state.point._replace(penalty=2 * state.point.penalty),  # leaves a quarter of the bias
         )
+
+    def _curable(self, point: Point) -> Scalar:
+        """The error of d that taking it again may lessen."""
+        return point.error if self.penalty is None else point.inexactness
 
     def _penalty(self, point: Point, gap: Scalar) -> Scalar:
         """The lam whose bias, of order 1 / lam^2, is what `gap` = |s + d| asks for, or what the other errors allow."""
