@@ -17,7 +17,10 @@ BETA = 0.5
 STRENGTH = 0.1
 
 
-@pytest.fixture(params=SOLVERS, ids=str)
+_MINUTES = [pytest.mark.slow, pytest.mark.hours]  # to compile: outside CI
+
+
+@pytest.fixture(params=[pytest.param(r, marks=_MINUTES) if "enalty" in r.name else r for r in SOLVERS], ids=str)
 def row(request: pytest.FixtureRequest) -> SolverRow:
     return request.param
 
