@@ -119,14 +119,13 @@ def _joined(parts: Iterable[Losses]) -> Losses:
 
 def _removal(folds: list[Fold], qualities: list[Array], rows: int) -> list[dict[str, Any]]:
     """The loss when rows are left out, those with the lowest quality first, as a function of how many."""
-    known = [np.asarray(quality)[fold.noisy] for fold, quality in zip(folds, qualities, strict=True)]
-    wrong = float(np.mean([1 - quality.mean() for quality in known]))
+    known = [np.asarray(quality) for quality in qualities]
+    ours = [quality[fold.noisy] for fold, quality in zip(folds, known, strict=True)]
+    wrong = float(np.mean([1 - quality.mean() for quality in ours]))
     curve = []
     for share in np.linspace(0, min(0.9, max(0.1, 2 * wrong)), REMOVALS):
-        kept = [
-            jnp.asarray(quality >= np.quantile(ours, share), jnp.float32)
-            for ours, quality in zip(known, qualities, strict=True)
-        ]
+        cuts = [np.quantile(quality, share) for quality in ours]
+        kept = [jnp.asarray(quality >= cut, jnp.float32) for quality, cut in zip(known, cuts, strict=True)]
         means = _joined(map(evaluate, folds, kept)).means()
         curve.append({"dropped": round(float(share) * rows), "loss": means["loss"], "accuracy": means["accuracy"]})
     return curve
