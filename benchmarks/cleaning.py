@@ -26,9 +26,9 @@ from sklearn.metrics import f1_score, roc_auc_score
 
 from proxbi import datasets
 from proxbi.cleaning import LabelCleaner
-from proxbi.cleaning.features import Encoder
-from proxbi.cleaning.final import linear_model
-from proxbi.cleaning.kernel import choose_landmarks, kernel_map, typical_distance
+from proxbi.cleaning.estimator.models import linear_model
+from proxbi.cleaning.inputs.features import Encoder
+from proxbi.cleaning.method.kernel import choose_landmarks, kernel_map, typical_distance
 
 STRENGTHS = {"lr": (0.03, 0.3, 3.0), "ours": (1.0, 10.0, 100.0)}
 

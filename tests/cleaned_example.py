@@ -11,7 +11,7 @@ from sklearn.linear_model import LogisticRegression
 from sklearn.model_selection import cross_val_predict
 
 from proxbi import datasets
-from proxbi.cleaning.report import write_report
+from proxbi.cleaning.report.page import write_report
 from proxbi.cleaning.result import Cleaned, Interval
 
 EVIL = "</script><script>window.hacked=1</script><img src=x onerror='window.hacked=1'>\"&"

@@ -23,8 +23,8 @@ from tests import stand_in
 from tests.stand_in import METHODS, using
 
 from proxbi.cleaning import CleaningWarning, LabelCleaner, TrustedScorer
-from proxbi.cleaning.features import Encoder
-from proxbi.cleaning.inputs import looks_untransformed
+from proxbi.cleaning.inputs.features import Encoder
+from proxbi.cleaning.inputs.prepare import looks_untransformed
 
 ROWS, TRUSTED, CLASSES = 500, 100, 5
 

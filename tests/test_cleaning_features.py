@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from sklearn.datasets import load_digits
 
-from proxbi.cleaning.features import MOST_CATEGORIES, Encoder
+from proxbi.cleaning.inputs.features import MOST_CATEGORIES, Encoder
 
 
 def encoded(table):

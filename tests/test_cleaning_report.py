@@ -13,9 +13,9 @@ import pytest
 
 import cleaned_example
 from cleaned_example import DIGITS, everything, evil, report
-from proxbi.cleaning import figures
-from proxbi.cleaning.report import LARGEST_PAGE, SUSPECTS, write_report
-from proxbi.cleaning.review import LETTERS, borderline, suspects
+from proxbi.cleaning.report import figures
+from proxbi.cleaning.report.page import LARGEST_PAGE, SUSPECTS, write_report
+from proxbi.cleaning.report.review import LETTERS, borderline, suspects
 from proxbi.report.markup import percent
 
 HEADINGS = [

@@ -13,7 +13,7 @@ import pytest
 import browser
 import cleaned_example
 from cleaned_example import everything, evil, report
-from proxbi.cleaning.report import write_report
+from proxbi.cleaning.report.page import write_report
 
 needs_browser = pytest.mark.skipif(browser.PROGRAM is None, reason="no chromium is installed")
 

@@ -12,9 +12,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from proxbi.cleaning import csv_file
-from proxbi.cleaning.files import Changes, read, write, written_whole
-from proxbi.cleaning.tables import Roles, load
+from proxbi.cleaning.files import csv_file
+from proxbi.cleaning.files.formats import Changes, read, write, written_whole
+from proxbi.cleaning.files.tables import Roles, load
 
 TEXT = """id,"a, b",when,label,note
 007,1.50,2024-01-01,cat,"says ""hi"", twice"

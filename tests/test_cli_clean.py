@@ -19,7 +19,7 @@ from sklearn.datasets import load_digits
 from tests.stand_in import METHODS, using
 from tests.test_demo import PROXBI, proxbi
 
-from proxbi.cleaning.tables import ADDED, GIVEN
+from proxbi.cleaning.files.tables import ADDED, GIVEN
 from proxbi.cli import main
 
 ROWS, TRUSTED, WRONG = 700, 150, 110
@@ -284,7 +284,7 @@ def test_nothing_is_written_when_the_work_fails(tmp_path, monkeypatch):
     def fail(*_args, **_options):
         raise OSError("no space left")
 
-    monkeypatch.setattr("proxbi.cleaning.publish.write_report", fail)
+    monkeypatch.setattr("proxbi.cleaning.report.publish.write_report", fail)
     few = [*LABEL, "--out", "out.csv", "--report", "report.html"]  # too few to judge: no work but the writing
     ran = clean("data.csv", *few, cwd=tmp_path)
     assert ran.code == 2

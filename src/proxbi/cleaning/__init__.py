@@ -9,21 +9,21 @@ from typing import TYPE_CHECKING, Any
 from proxbi.cleaning.problem import hyper_cleaning as hyper_cleaning
 
 if TYPE_CHECKING:
-    from proxbi.cleaning.estimator import CleaningWarning as CleaningWarning
-    from proxbi.cleaning.estimator import LabelCleaner as LabelCleaner
-    from proxbi.cleaning.job import clean_file as clean_file
-    from proxbi.cleaning.method import clean as clean
+    from proxbi.cleaning.estimator.label_cleaner import CleaningWarning as CleaningWarning
+    from proxbi.cleaning.estimator.label_cleaner import LabelCleaner as LabelCleaner
+    from proxbi.cleaning.estimator.scoring import TrustedScorer as TrustedScorer
+    from proxbi.cleaning.files.job import clean_file as clean_file
+    from proxbi.cleaning.method.cleaner import clean as clean
     from proxbi.cleaning.result import Cleaned as Cleaned
-    from proxbi.cleaning.scoring import TrustedScorer as TrustedScorer
 
 # Imported when first asked for: they need scikit-learn, which the paper's problem does not.
 _LATER = {
-    "LabelCleaner": "estimator",
-    "CleaningWarning": "estimator",
-    "TrustedScorer": "scoring",
-    "clean": "method",
+    "LabelCleaner": "estimator.label_cleaner",
+    "CleaningWarning": "estimator.label_cleaner",
+    "TrustedScorer": "estimator.scoring",
+    "clean": "method.cleaner",
     "Cleaned": "result",
-    "clean_file": "job",
+    "clean_file": "files.job",
 }
 
 

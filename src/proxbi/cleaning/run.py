@@ -6,8 +6,8 @@ from typing import Literal
 
 import numpy as np
 
-from proxbi.cleaning.inputs import Inputs
-from proxbi.cleaning.method import clean
+from proxbi.cleaning.inputs.prepare import Inputs
+from proxbi.cleaning.method.cleaner import clean
 from proxbi.cleaning.result import Cleaned, Interval
 
 FEWEST_ROWS = 50

@@ -13,7 +13,7 @@ from proxbi.cli._app import app
 from proxbi.cli._output import print_table, progress_bar
 
 if TYPE_CHECKING:
-    from proxbi.cleaning.job import Job, Outputs
+    from proxbi.cleaning.files.job import Job, Outputs
     from proxbi.cleaning.result import Cleaned
 
 
@@ -78,8 +78,8 @@ def clean(
 
     Example: proxbi clean data.csv --label y --trusted-col gold --out cleaned.parquet --report report.html
     """
-    from proxbi.cleaning.job import Outputs, clean_file
-    from proxbi.cleaning.tables import Roles
+    from proxbi.cleaning.files.job import Outputs, clean_file
+    from proxbi.cleaning.files.tables import Roles
 
     if trusted_col is not None and trusted is not None:
         raise ValueError("--trusted-col and --trusted cannot both be given.")

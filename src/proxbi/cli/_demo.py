@@ -26,9 +26,9 @@ def demo(
     """
     from proxbi import plot
     from proxbi.checkpoint import require_writable
-    from proxbi.cleaning.files import write_arrays
-    from proxbi.cleaning.job import Outputs, clean_file
-    from proxbi.cleaning.tables import Roles
+    from proxbi.cleaning.files.formats import write_arrays
+    from proxbi.cleaning.files.job import Outputs, clean_file
+    from proxbi.cleaning.files.tables import Roles
     from proxbi.experiments import demo as experiment
 
     require_writable(out)

@@ -6,8 +6,8 @@ import numpy as np
 from jaxtyping import Bool, Int, Shaped
 
 from proxbi import datasets
-from proxbi.cleaning.final import KernelModel
-from proxbi.cleaning.inputs import Inputs
+from proxbi.cleaning.estimator.models import KernelModel
+from proxbi.cleaning.inputs.prepare import Inputs
 from proxbi.cleaning.result import Cleaned
 
 TRAIN, TRUSTED = 1000, 200

@@ -7,9 +7,9 @@ import jax.numpy as jnp
 from jaxtyping import Array, Float
 
 from proxbi._tree import Scalar
-from proxbi.cleaning import ridge
-from proxbi.cleaning.noise import Given, Noise, estimate_noise, joint
-from proxbi.cleaning.settings import label_loss, log_belief
+from proxbi.cleaning.method import ridge
+from proxbi.cleaning.method.noise import Given, Noise, estimate_noise, joint
+from proxbi.cleaning.method.settings import label_loss, log_belief
 
 LOG_TEMPERATURES = (-5.0, 2.0, 141)
 """The first and the last that are tried, and how many."""

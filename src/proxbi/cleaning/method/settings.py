@@ -27,8 +27,8 @@ from jaxtyping import Array, Float
 
 from proxbi._tree import Scalar
 from proxbi.checkpoint import Snapshot
-from proxbi.cleaning.kernel import gaussian, product
-from proxbi.cleaning.noise import Given, Noise, joint, symmetric_confusion
+from proxbi.cleaning.method.kernel import gaussian, product
+from proxbi.cleaning.method.noise import Given, Noise, joint, symmetric_confusion
 from proxbi.minimize import minimize
 from proxbi.problem import Counts, Problem
 from proxbi.regularizers import Box, Regularizer, Separable, SquaredL2
@@ -49,8 +49,8 @@ STEPS, TOL = 15, 2e-3
 SOLVER = AdaptiveProxBiO(inner_steps=100)  # in single precision more gain nothing
 
 
-class Rows(NamedTuple):
-    """Rows of the problem."""
+class Part(NamedTuple):
+    """Rows in one role."""
 
     distances: Float[Array, "rows fitted"]
     """Squared, to the rows that are fitted, in units of the typical one."""
@@ -62,9 +62,9 @@ class Rows(NamedTuple):
 class Sample(NamedTuple):
     """The data of the problem: no row is in two parts."""
 
-    fit: Rows
-    trusted: Rows
-    noisy: Rows
+    fit: Part
+    trusted: Part
+    noisy: Part
     belief: Float[Array, "fitted classes"]
     """What an earlier fit said of the fitted rows; their labels, one-hot, where there was none: then w = 1."""
 
@@ -83,7 +83,7 @@ def start(classes: int, groups: int) -> Settings:
     return {name: jnp.asarray(value, jnp.float32) for name, value in (START | noise).items()}
 
 
-def solve(sample: Sample, x0: Settings, held_out: Rows) -> Solved:
+def solve(sample: Sample, x0: Settings, held_out: Part) -> Solved:
     """The settings of this sample. The loss on `held_out`, rows that only watch, is in the history.
 
     These are trusted rows if those of the sample count, and noisy rows if they do not.
@@ -169,7 +169,7 @@ def _upper(x: Settings, y: Array, data: Sample) -> Scalar:
     return total / (jnp.sum(trusted) + jnp.sum(noisy))
 
 
-def _losses(x: Settings, y: Array, data: Sample, rows: Rows, trusted: bool) -> Float[Array, " rows"]:
+def _losses(x: Settings, y: Array, data: Sample, rows: Part, trusted: bool) -> Float[Array, " rows"]:
     """-log p(label | u) of trusted rows, -log P(given | u) of noisy ones."""
     kernel = gaussian(rows.distances, jnp.exp(x["bandwidth"]))
     logs = log_belief(x["temperature"], product(kernel, _roots(x, data) * y))
@@ -179,7 +179,7 @@ def _losses(x: Settings, y: Array, data: Sample, rows: Rows, trusted: bool) -> F
 
 
 @partial(jax.jit, static_argnums=4)
-def _loss(x: Settings, y: Array, data: Sample, rows: Rows, trusted: bool) -> Scalar:
+def _loss(x: Settings, y: Array, data: Sample, rows: Part, trusted: bool) -> Scalar:
     return jnp.sum(rows.repeats * _losses(x, y, data, rows, trusted)) / jnp.sum(rows.repeats)
 
 

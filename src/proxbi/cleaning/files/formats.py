@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import numpy as np
 from jaxtyping import Bool
 
-from proxbi.cleaning.csv_file import Columns, Csv, delimiter_for, first_line, require_different
+from proxbi.cleaning.files.csv_file import Columns, Csv, delimiter_for, first_line, require_different
 
 if TYPE_CHECKING:
     import pandas as pd

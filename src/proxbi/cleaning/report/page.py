@@ -8,9 +8,9 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from jaxtyping import Int
 
-from proxbi.cleaning import figures
+from proxbi.cleaning.report import figures
+from proxbi.cleaning.report.review import COLUMNS, Rows, borderline, suspects, table
 from proxbi.cleaning.result import Cleaned
-from proxbi.cleaning.review import COLUMNS, Rows, borderline, suspects, table
 from proxbi.report.markup import number, percent
 from proxbi.report.page import render
 

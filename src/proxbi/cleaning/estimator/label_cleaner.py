@@ -23,8 +23,8 @@ try:
 except ImportError as error:
     raise ImportError("LabelCleaner needs scikit-learn 1.6 or newer: pip install 'proxbi[clean]'.") from error
 
-from proxbi.cleaning.inputs import Inputs, prepare, require_labels
-from proxbi.cleaning.refit import kept_rows, kernel_fit, linear_fit, spread, taken
+from proxbi.cleaning.estimator.refit import kept_rows, kernel_fit, linear_fit, spread, taken
+from proxbi.cleaning.inputs.prepare import Inputs, prepare, require_labels
 from proxbi.cleaning.result import Cleaned
 from proxbi.cleaning.run import clean_inputs
 
@@ -41,7 +41,7 @@ class LabelCleaner(ClassifierMixin, BaseEstimator):
 
     A bilevel problem sets how much each row counts: lower level, a weighted ridge regression on kernel features; upper
     level, its loss on trusted rows that it has not seen, in the noise rates, the bandwidth, the ridge and the
-    temperature (see `proxbi.cleaning.method`).
+    temperature (see `proxbi.cleaning.method.cleaner`).
 
     - `estimator`: the classifier fitted in the end to the rows kept and the trusted ones: any of scikit-learn, which
       gets X as it came (of images the pixels); None: kernel ridge regression on the encoded features; "linear":
@@ -149,7 +149,7 @@ class LabelCleaner(ClassifierMixin, BaseEstimator):
         """Write the report, one HTML page, to `path`. Given the `X` of `fit`, its columns or its images are shown
         beside the suspects.
         """
-        from proxbi.cleaning.publish import publish
+        from proxbi.cleaning.report.publish import publish
 
         check_is_fitted(self)
         ids = None if self._index is None else self._index.tolist()

@@ -6,10 +6,10 @@ from typing import Any
 import numpy as np
 from jaxtyping import Bool, Float, Int
 
-from proxbi.cleaning.contest import Verdict
+from proxbi.cleaning.method.contest import Verdict
+from proxbi.cleaning.method.settings import Solved
+from proxbi.cleaning.method.table import Table
 from proxbi.cleaning.result import Interval
-from proxbi.cleaning.settings import Solved
-from proxbi.cleaning.table import Table
 
 FEW, MOST = 5, 0.8
 """Trusted rows of a class that are few, and the share of its labels flagged that is alarming."""

@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import numpy as np
 from jaxtyping import Float
 
-from proxbi.cleaning.columns import Column, columns_of, numbers, texts
+from proxbi.cleaning.inputs.columns import Column, columns_of, numbers, texts
 
 if TYPE_CHECKING:
     import pandas as pd

@@ -7,7 +7,7 @@ from typing import Any, NamedTuple
 import numpy as np
 from jaxtyping import Bool, Float, Int
 
-from proxbi.cleaning.features import Encoder
+from proxbi.cleaning.inputs.features import Encoder
 
 
 class Words(NamedTuple):

@@ -9,13 +9,13 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Bool, Float, Int
 
-from proxbi.cleaning import ridge
-from proxbi.cleaning.kernel import kernel_map, product
-from proxbi.cleaning.rounds import Rows, best_temperature
-from proxbi.cleaning.settings import Solved, log_belief, noise_of
-from proxbi.cleaning.table import Table, bucket, padded
-from proxbi.cleaning.tuning import Roles
-from proxbi.cleaning.ways import NEED_TRUSTED, Task, Way
+from proxbi.cleaning.method import ridge
+from proxbi.cleaning.method.kernel import kernel_map, product
+from proxbi.cleaning.method.rounds import Rows, best_temperature
+from proxbi.cleaning.method.settings import Solved, log_belief, noise_of
+from proxbi.cleaning.method.table import Table, bucket, padded
+from proxbi.cleaning.method.tuning import Roles
+from proxbi.cleaning.method.ways import NEED_TRUSTED, Task, Way
 
 LANDMARKS = 512
 REMOVALS = 9

@@ -11,10 +11,10 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float, Int
 
-from proxbi.cleaning import settings
-from proxbi.cleaning.kernel import gaussian, product, squared_distances
-from proxbi.cleaning.settings import Sample, Settings, Solved
-from proxbi.cleaning.table import Table, bucket, padded
+from proxbi.cleaning.method import settings
+from proxbi.cleaning.method.kernel import gaussian, product, squared_distances
+from proxbi.cleaning.method.settings import Sample, Settings, Solved
+from proxbi.cleaning.method.table import Table, bucket, padded
 
 FIT, WATCH, TRUSTED = 1000, 1000, 500
 """The most rows in a sample: to fit, to judge with noise, and to judge without."""
@@ -63,10 +63,10 @@ def average(tuned: list[Solved]) -> Settings:
 
 def _rows(
     table: Table, rows: Int[np.ndarray, " rows"], fit: Int[np.ndarray, " fit"], unit: float, size: int
-) -> settings.Rows:
+) -> settings.Part:
     center = table.features[fit].mean(axis=0)  # makes the rounding of distances small
     some, fitted = (padded(table.features[part] - center, size) for part in (rows, fit))
-    return settings.Rows(
+    return settings.Part(
         squared_distances(some, fitted) / unit, table.given(rows, size), padded(table.repeats[rows], size)
     )
 

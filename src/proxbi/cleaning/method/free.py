@@ -17,9 +17,9 @@ import numpy as np
 from jaxtyping import Array, Float
 
 from proxbi.checkpoint import Snapshot
+from proxbi.cleaning.method.settings import history_row
+from proxbi.cleaning.method.ways import Task
 from proxbi.cleaning.problem import cross_entropy, hyper_cleaning
-from proxbi.cleaning.settings import history_row
-from proxbi.cleaning.ways import Task
 from proxbi.datasets import Labelled
 from proxbi.minimize import minimize
 from proxbi.regularizers import NegativeCappedL1

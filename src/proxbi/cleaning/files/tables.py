@@ -8,9 +8,9 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import numpy as np
 from jaxtyping import Bool
 
-from proxbi.cleaning.csv_file import Csv
-from proxbi.cleaning.files import Changes, Npz, Parquet, Source, read, write
-from proxbi.cleaning.inputs import Words
+from proxbi.cleaning.files.csv_file import Csv
+from proxbi.cleaning.files.formats import Changes, Npz, Parquet, Source, read, write
+from proxbi.cleaning.inputs.prepare import Words
 from proxbi.cleaning.result import Cleaned
 
 if TYPE_CHECKING:

@@ -7,7 +7,7 @@ import numpy as np
 import scipy.linalg
 from jaxtyping import Bool, Float, Int
 
-from proxbi.cleaning.kernel import JITTER, typical_distance
+from proxbi.cleaning.method.kernel import JITTER, typical_distance
 
 if TYPE_CHECKING:
     from sklearn.linear_model import LogisticRegression

@@ -16,7 +16,7 @@ import jax.numpy as jnp
 from jaxtyping import Array, Float, Int
 
 from proxbi._tree import Scalar
-from proxbi.cleaning.kernel import product
+from proxbi.cleaning.method.kernel import product
 
 LEAST = 1e-3
 """The least share of a row's score that the other rows are left with."""

@@ -9,11 +9,11 @@ from typing import Any, Literal, NamedTuple
 import numpy as np
 
 from proxbi.checkpoint import require_writable
-from proxbi.cleaning.files import kind_of, require_readable, written_whole
-from proxbi.cleaning.inputs import Inputs, prepare
+from proxbi.cleaning.files.formats import kind_of, require_readable, written_whole
+from proxbi.cleaning.files.tables import Roles, Rows, load, save
+from proxbi.cleaning.inputs.prepare import Inputs, prepare
 from proxbi.cleaning.result import Cleaned
 from proxbi.cleaning.run import clean_inputs
-from proxbi.cleaning.tables import Roles, Rows, load, save
 
 NEEDED = ("pandas", "pyarrow", "sklearn", "jinja2")
 
@@ -84,7 +84,7 @@ def check_paths(path: Path, roles: Roles, outputs: Outputs) -> None:
 
 def summary(inputs: Inputs, cleaned: Cleaned, seed: int, command: str | None) -> dict[str, Any]:
     """What `--json` writes: only numbers, text, lists and dictionaries."""
-    from proxbi.cleaning.publish import versions
+    from proxbi.cleaning.report.publish import versions
 
     classes = [str(label) for label in inputs.classes.tolist()]
     found = {
@@ -107,7 +107,7 @@ def summary(inputs: Inputs, cleaned: Cleaned, seed: int, command: str | None) ->
 
 
 def _write(rows: Rows, job: Job, outputs: Outputs, seed: int, command: str | None) -> None:
-    from proxbi.cleaning.publish import publish
+    from proxbi.cleaning.report.publish import publish
 
     with written_whole(outputs.paths()) as drafts:
         draft = dict(zip(outputs.paths(), drafts, strict=True))

@@ -12,13 +12,13 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Bool, Float, Int
 
-from proxbi.cleaning import contest, summary, tuning
-from proxbi.cleaning.free import FEWEST, Free
-from proxbi.cleaning.judging import judge_all
-from proxbi.cleaning.kernel import typical_distance
+from proxbi.cleaning.method import contest, summary, tuning
+from proxbi.cleaning.method.free import FEWEST, Free
+from proxbi.cleaning.method.judging import judge_all
+from proxbi.cleaning.method.kernel import typical_distance
+from proxbi.cleaning.method.table import checked
+from proxbi.cleaning.method.ways import WAYS
 from proxbi.cleaning.result import Cleaned
-from proxbi.cleaning.table import checked
-from proxbi.cleaning.ways import WAYS
 
 Progress = Callable[[str, float], None]
 

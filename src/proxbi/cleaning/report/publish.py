@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from proxbi.cleaning.inputs import Inputs
-from proxbi.cleaning.report import write_report
+from proxbi.cleaning.inputs.prepare import Inputs
+from proxbi.cleaning.report.page import write_report
 from proxbi.cleaning.result import Cleaned
 
 if TYPE_CHECKING:

@@ -11,10 +11,10 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float
 
-from proxbi.cleaning.kernel import squared_distances
-from proxbi.cleaning.rounds import Rows, judge, reweigh
-from proxbi.cleaning.settings import Settings, noise_of
-from proxbi.cleaning.table import bucket, padded
+from proxbi.cleaning.method.kernel import squared_distances
+from proxbi.cleaning.method.rounds import Rows, judge, reweigh
+from proxbi.cleaning.method.settings import Settings, noise_of
+from proxbi.cleaning.method.table import bucket, padded
 
 NEIGHBOURS, REFEREES = 10, 512
 """Of kNN-Shapley: how many neighbours vote, and how many trusted rows they are valued by, at most."""

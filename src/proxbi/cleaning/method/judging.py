@@ -12,12 +12,12 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float, Int
 
-from proxbi.cleaning.kernel import KernelMap, choose_landmarks, kernel_map
-from proxbi.cleaning.noise import Given, joint, most_likely_other
-from proxbi.cleaning.rounds import Judgement, Rows, judge
-from proxbi.cleaning.settings import Settings, log_belief, noise_of
-from proxbi.cleaning.table import Table, bucket, padded
-from proxbi.cleaning.ways import Task, Way
+from proxbi.cleaning.method.kernel import KernelMap, choose_landmarks, kernel_map
+from proxbi.cleaning.method.noise import Given, joint, most_likely_other
+from proxbi.cleaning.method.rounds import Judgement, Rows, judge
+from proxbi.cleaning.method.settings import Settings, log_belief, noise_of
+from proxbi.cleaning.method.table import Table, bucket, padded
+from proxbi.cleaning.method.ways import Task, Way
 
 FIT, LANDMARKS, BLOCK = 30_000, 1500, 16_384
 

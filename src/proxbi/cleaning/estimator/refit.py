@@ -5,8 +5,8 @@ from typing import Any
 import numpy as np
 from jaxtyping import Float, Int
 
-from proxbi.cleaning.final import KernelModel, linear_model
-from proxbi.cleaning.inputs import Inputs
+from proxbi.cleaning.estimator.models import KernelModel, linear_model
+from proxbi.cleaning.inputs.prepare import Inputs
 from proxbi.cleaning.result import Cleaned
 
 

@@ -1,0 +1,1 @@
+"""The cleaner in scikit-learn code: an estimator, its final models, a scorer."""

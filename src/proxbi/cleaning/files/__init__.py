@@ -1,0 +1,1 @@
+"""The cleaner on files: CSV, Parquet and npz, in and out."""

@@ -1,0 +1,1 @@
+"""From what people give (tables, arrays, words) to what the method takes."""
