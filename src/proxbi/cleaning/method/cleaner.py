@@ -79,6 +79,8 @@ def clean(
     settings = tuning.average(tuned)
     bandwidth = unit * float(jnp.exp(settings["bandwidth"]))
     judged = judge_all(table, settings, bandwidth, ways[verdict.chosen], draw)
+    if not judged.informed:
+        verdict = verdict._replace(chosen="noisy", helped=False)
     say("done", 1.0)
 
     noisy, quality = ~table.trusted, judged.quality
@@ -99,7 +101,7 @@ def clean(
         helped=verdict.helped,
         history=free.history if wanted == "free" else tuned[0].history,
         removal=verdict.removal,
-        warnings=list(summary.sentences(table, tuned, verdict, issue)),
+        warnings=list(summary.sentences(table, tuned, verdict, judged.informed, issue)),
         settings={
             "noise rate": rate.estimate,
             "bandwidth": bandwidth,

@@ -62,7 +62,7 @@ def hold(
     table: Table, roles: Roles, unit: float, tuned: list[Solved], ways: dict[str, Way], wanted: str | None = None
 ) -> Verdict:
     """All ways on both folds; the one with the least loss is chosen, if none is `wanted`."""
-    pairs = [roles.halves, roles.halves[::-1]]
+    pairs = zip(roles.helpers, roles.halves[::-1], strict=True)
     folds = [_fold(table, roles, unit, one, *pair) for one, pair in zip(tuned, pairs, strict=False)]
     possible = {name: way for name, way in ways.items() if len(roles.halves[0]) or name not in NEED_TRUSTED}
     weights = {name: [way(fold.task) for fold in folds] for name, way in possible.items()}
@@ -85,7 +85,11 @@ def evaluate(fold: Fold, weights: Float[Array, " rows"]) -> Losses:
     temperature = best_temperature(fit.scores, told, noise_of(x))
     count = len(fold.judge_labels)
     logs = np.asarray(log_belief(temperature, product(fold.judges, fit.coefficients)), np.float64)[:count]
-    return Losses(-logs[np.arange(count), fold.judge_labels], np.argmax(logs, axis=1) == fold.judge_labels)
+    # A temperature that suited all of m helpers may still be wrong once in m + 2 (Laplace's rule of succession).
+    doubt = 1 / (float(jnp.sum(told.repeats)) + 2)
+    belief = (1 - doubt) * np.exp(logs) + doubt / logs.shape[1]
+    own = belief[np.arange(count), fold.judge_labels]
+    return Losses(-np.log(own), np.argmax(logs, axis=1) == fold.judge_labels)
 
 
 def _fold(

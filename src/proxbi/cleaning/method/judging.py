@@ -13,13 +13,14 @@ import numpy as np
 from jaxtyping import Array, Float, Int
 
 from proxbi.cleaning.method.kernel import KernelMap, choose_landmarks, kernel_map
-from proxbi.cleaning.method.noise import Given, joint, most_likely_other
+from proxbi.cleaning.method.noise import TINY, Given, joint, most_likely_other
 from proxbi.cleaning.method.rounds import Judgement, Rows, judge
-from proxbi.cleaning.method.settings import Settings, log_belief, noise_of
+from proxbi.cleaning.method.settings import Settings, log_belief, noise_of, start
 from proxbi.cleaning.method.table import Table, bucket, padded
 from proxbi.cleaning.method.ways import Task, Way
 
 FIT, LANDMARKS, BLOCK = 30_000, 1500, 16_384
+EVIDENCE = 20.0
 
 
 class Judged(NamedTuple):
@@ -32,6 +33,8 @@ class Judged(NamedTuple):
     temperature: float
     fitted: int
     """How many rows were."""
+    informed: bool
+    """Whether the features tell anything about the labels; if not, all labels are kept."""
 
 
 def judge_all(table: Table, settings: Settings, bandwidth: float, way: Way, draw: np.random.Generator) -> Judged:
@@ -42,6 +45,9 @@ def judge_all(table: Table, settings: Settings, bandwidth: float, way: Way, draw
     rows = _mapped(table, fit, phi)
     weights = way(Task(rows, padded(table.features[fit], len(rows.repeats)), settings))
     found = judge(rows, weights, settings["ridge"], noise_of(settings))
+    informed = _tells(found, table, fit)
+    if not informed:
+        weights, found = jnp.ones_like(weights), _nothing_known(found)
 
     weight, quality, other = (np.zeros(len(table.labels), kind) for kind in (float, float, int))
     weight[fit], quality[fit] = np.asarray(weights)[: len(fit)], np.asarray(found.posterior)[: len(fit)]
@@ -52,7 +58,38 @@ def judge_all(table: Table, settings: Settings, bandwidth: float, way: Way, draw
         # A way that weighs all rows alike does so with these.
         weight[some] = weighed[0] if len(weighed) == 1 else posterior
     weight[table.trusted] = 1
-    return Judged(weight, quality, other, float(jnp.exp(found.temperature)), len(fit))
+    return Judged(weight, quality, other, float(jnp.exp(found.temperature)), len(fit), informed)
+
+
+def _tells(found: Judgement, table: Table, fit: Int[np.ndarray, " fit"]) -> bool:
+    """Whether the labels are clearly likelier given the features than given how frequent each class is: by two standard
+    deviations, and by a factor of at least `EVIDENCE`, as few rows may agree by chance.
+    """
+    size = len(found.posterior)
+    likelihood = joint(found.noise, found.belief, table.given(fit, size)).likelihood
+    own = np.asarray(found.belief)[np.arange(len(fit)), table.labels[fit]]
+    likelihood = np.where(table.trusted[fit], own, np.asarray(likelihood)[: len(fit)])
+    gain = table.repeats[fit] * (np.log(likelihood + TINY) - np.log(_frequency(table, fit)))
+    return bool(gain.sum() > np.log(EVIDENCE) + 2 * gain.std() * np.sqrt(len(gain)))
+
+
+def _frequency(table: Table, fit: Int[np.ndarray, " fit"]) -> Float[np.ndarray, " fit"]:
+    """Of the label of each row, among those rows that are trusted or among those that are not."""
+    labels, trusted, counts = table.labels[fit], table.trusted[fit], np.zeros((2, table.classes))
+    np.add.at(counts, (trusted.astype(int), labels), table.repeats[fit])
+    return (counts / np.maximum(counts.sum(axis=1, keepdims=True), TINY))[trusted.astype(int), labels]
+
+
+def _nothing_known(found: Judgement) -> Judgement:
+    """All classes are as likely, and labels are wrong as often as is usual."""
+    groups, classes = found.noise.rates.shape
+    noise = noise_of(start(classes, groups))
+    return found._replace(
+        coefficients=jnp.zeros_like(found.coefficients),
+        noise=noise,
+        belief=jnp.full_like(found.belief, 1 / classes),
+        posterior=jnp.full_like(found.posterior, 1 - noise.rates[0, 0]),
+    )
 
 
 def _mapped(table: Table, fit: Int[np.ndarray, " fit"], phi: KernelMap) -> Rows:

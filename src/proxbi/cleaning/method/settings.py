@@ -8,8 +8,8 @@ lower   weighted kernel ridge regression of one-hot labels E, min over s of sum_
             g(x, C) = <C, (V K V + ridge I) C> / (2 n) - <C, V E> / n,    V = diag(sqrt(w)),  K_ij = k(u_i, u_j)
 upper   f(x, C) = mean of -log p(label_j | u_j) over trusted rows and of -log P(given_j | u_j) over noisy ones, none of
                   them fitted; p(. | u) = softmax(s(u) / temperature), and P by `noise.py`
-h(x)            = boxes for the first four, and a normal prior |.|^2 / (2 m), with m judging rows, that pulls the
-                  log-odds of all classes, and of all groups, together
+h(x)            = boxes for the first three, and normal priors |.|^2 / (2 m), with m judging rows, that pull the log-odds
+                  of all classes, and of all groups, together, and the overall ones towards a label in eight
 
 The weight w_i(x) is the posterior that label i is right, for the noise in x and what an earlier fit believed about
 row i. The problem is solved on a sample: its numbers carry over to all rows, since bandwidth and temperature have
@@ -42,7 +42,6 @@ BOXES = {
     "bandwidth": (-4.0, 4.0),  # natural logarithms, of the bandwidth in units of the typical squared distance
     "ridge": (-7.0, 5.0),
     "temperature": (-5.0, 2.0),
-    "rate": (-7.0, 2.0),
 }
 START = {"bandwidth": -1.0, "ridge": -2.0, "temperature": -2.0, "rate": -2.0}
 STEPS, TOL = 15, 2e-3
@@ -185,4 +184,5 @@ def _loss(x: Settings, y: Array, data: Sample, rows: Part, trusted: bool) -> Sca
 
 def _prior(sample: Sample, x: Settings) -> Regularizer:
     together = SquaredL2(1 / float(jnp.sum(sample.trusted.repeats) + jnp.sum(sample.noisy.repeats)))
-    return Separable({name: Box(*BOXES[name]) if name in BOXES else together for name in x})
+    usual = {"rate": together.shift(START["rate"])}  # where no row can tell, not many labels are wrong
+    return Separable({name: Box(*BOXES[name]) if name in BOXES else usual.get(name, together) for name in x})

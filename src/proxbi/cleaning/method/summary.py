@@ -47,7 +47,9 @@ def wrong_shares(
     return [{name: each, "rows": len(part), **wrong_share(part)._asdict()} for each, part in enumerate(parts)]
 
 
-def sentences(table: Table, tuned: list[Solved], verdict: Verdict, issue: Bool[np.ndarray, " rows"]) -> Iterator[str]:
+def sentences(
+    table: Table, tuned: list[Solved], verdict: Verdict, informed: bool, issue: Bool[np.ndarray, " rows"]
+) -> Iterator[str]:
     """What a reader of the result should know."""
     trusted = np.bincount(table.labels[table.trusted], minlength=table.classes)
     if not table.trusted.any():
@@ -68,8 +70,10 @@ def sentences(table: Table, tuned: list[Solved], verdict: Verdict, issue: Bool[n
             f"More than {MOST:.0%} of the labels of {len(emptied)} of {table.classes} classes are flagged: look at "
             "some of them before any are dropped."
         )
+    if not informed:
+        yield "Too few rows, or none of the features, tell what a label should be: all labels are kept as they are."
     if not verdict.helped:
         yield "Cleaning did not help: on held-out rows, training on all rows alike is about as good as what was chosen."
     best = min(verdict.scores, key=lambda row: row["loss"])["name"]
-    if verdict.chosen != best:
+    if informed and verdict.chosen != best:
         yield f"Weights {verdict.chosen!r} were asked for; weights {best!r} do better on held-out rows."

@@ -18,6 +18,8 @@ from proxbi.cleaning.method.table import Table, bucket, padded
 
 FIT, WATCH, TRUSTED = 1000, 1000, 500
 """The most rows in a sample: to fit, to judge with noise, and to judge without."""
+HALF = 4096
+"""The most rows in a half."""
 
 
 class Roles(NamedTuple):
@@ -29,11 +31,17 @@ class Roles(NamedTuple):
     halves: tuple[Int[np.ndarray, " half"], Int[np.ndarray, " half"]]
     """Trusted rows; or noisy rows that only judge, in the second half alone, where none are trusted."""
 
+    @property
+    def helpers(self) -> tuple[Int[np.ndarray, " some"], Int[np.ndarray, " some"]]:
+        """Those of each half that help to solve and to fit; all of it judge the other."""
+        first, second = self.halves
+        return first[:TRUSTED], second[:TRUSTED]
+
 
 def assign(table: Table, draw: np.random.Generator) -> Roles:
     """Roles for rows drawn at random; rows with no sample weight get none."""
     noisy, gold = draw.permutation(table.noisy), draw.permutation(table.gold)
-    half = min(TRUSTED, len(gold) // 2)
+    half = min(HALF, len(gold) // 2)
     fit = min(FIT, max(1, len(noisy) // 2))
     watch = min(WATCH, (len(noisy) - fit) // (1 if half else 2))
     judges = gold[half : 2 * half] if half else noisy[fit + watch :][:WATCH]
@@ -42,7 +50,7 @@ def assign(table: Table, draw: np.random.Generator) -> Roles:
 
 def tune(table: Table, roles: Roles, unit: float) -> list[Solved]:
     """The settings by each half, watched by the other; `unit` is that of squared distances."""
-    parts = (roles.fit, roles.watch, *roles.halves)
+    parts = (roles.fit, roles.watch, *roles.helpers)
     size = bucket(max(map(len, parts)))
     fit, watch, *halves = (_rows(table, part, roles.fit, unit, size) for part in parts)
     # First without any trusted row and with all weights 1, which both halves may share: it gives the beliefs that
