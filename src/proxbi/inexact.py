@@ -200,6 +200,8 @@ class Adjoint(NamedTuple):
     v: PyTree
     grad: PyTree
     """f_x - g_xy v."""
+    value: Scalar
+    """f."""
     correction: Correction
     rhs: Scalar
     """|f_y|."""
@@ -210,13 +212,13 @@ def solve_adjoint(
     problem: Problem, x: PyTree, y: PyTree, v: PyTree, accuracy: Scalar, known: Scalar, secants: Secants, steps: int
 ) -> Adjoint:
     """From v, until the error is at most `accuracy` times the larger of the correction and `known`."""
-    upper_x, upper_y = problem.grad_upper(x, y)
+    value, (upper_x, upper_y) = problem.value_and_grad_upper(x, y)
     hvp = problem.hvp(x, y)
     e = correct(hvp, _tree.subtract(upper_y, hvp(v)), accuracy, known, secants, steps)
     v = _tree.axpy(1, e.step, v)
     grad = _tree.subtract(upper_x, problem.cross(x, y)(v))
     counts = Counts(grad_upper=1, hvp=e.matvecs + 1, cross=1)
-    return Adjoint(v, grad, e, _tree.norm(upper_y), counts)
+    return Adjoint(v, grad, value, e, _tree.norm(upper_y), counts)
 
 
 def _length(tree: PyTree) -> Scalar:

@@ -87,6 +87,8 @@ class _Rounds(NamedTuple):
     errors: tuple[Scalar, Scalar]
     accuracy: Scalar
     grad: PyTree
+    value: Scalar
+    """f at y."""
     gap: Scalar
     error: Scalar
     gradient: PyTree
@@ -129,6 +131,7 @@ def evaluate(
             errors=(lower.error, e.error),
             accuracy=accuracy,
             grad=adjoint.grad,
+            value=adjoint.value.astype(accuracy.dtype),
             gap=_tree.norm(_tree.axpy(1, target.subgradient, adjoint.grad)),
             error=trust * fractions * change,
             gradient=lower.gradient,
@@ -152,6 +155,7 @@ def evaluate(
             errors=(zero, zero),
             accuracy=accuracy,
             grad=before.grad,
+            value=zero,
             gap=zero,
             error=zero,
             gradient=before.y,
@@ -163,14 +167,13 @@ def evaluate(
             rounds=none,
         ),
     )
-    value = problem.value_upper(x, at.y) - _tree.dot(at.v, at.gradient)
     point = Point(
         x=x,
         y=at.y,
         v=at.v,
         grad=at.grad,
         subgradient=target.subgradient,
-        value=value.astype(accuracy.dtype),
+        value=at.value - _tree.dot(at.v, at.gradient),
         penalty=problem.regularizer.value(x).astype(accuracy.dtype),
         gap=at.gap,
         error=at.error,
@@ -180,7 +183,7 @@ def evaluate(
         linear=LinearInfo(at.status, at.residual, at.iterations, at.counts.hvp),
         unsolved=at.unsolved,
     )
-    return point, at.pairs, at.counts + Counts(value_upper=1)
+    return point, at.pairs, at.counts
 
 
 def ratio(a: Scalar, b: Scalar) -> Scalar:
