@@ -5,10 +5,10 @@
 3. `judging.py` weighs all rows the way that was picked, and judges each by a fit that has not seen its label.
 """
 
+import math
 from collections.abc import Callable
 from typing import Literal
 
-import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Bool, Float, Int
 
@@ -77,7 +77,7 @@ def clean(
     verdict = contest.hold(table, roles, unit, tuned, ways, wanted)
     say("judging all rows", 0.7)
     settings = tuning.average(tuned)
-    bandwidth = unit * float(jnp.exp(settings["bandwidth"]))
+    bandwidth = unit * math.exp(settings["bandwidth"])
     judged = judge_all(table, settings, bandwidth, ways[verdict.chosen], draw)
     if not judged.informed:
         verdict = verdict._replace(chosen="noisy", helped=False)
@@ -105,7 +105,7 @@ def clean(
         settings={
             "noise rate": rate.estimate,
             "bandwidth": bandwidth,
-            "ridge": float(jnp.exp(settings["ridge"])),
+            "ridge": math.exp(settings["ridge"]),
             "temperature": judged.temperature,
             "rows fitted": judged.fitted,
             "solver": tuned[0].status.name,

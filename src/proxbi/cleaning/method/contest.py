@@ -2,17 +2,18 @@
 trusted rows; the other half, which had no part in any of it, is the judge. Then the halves change places.
 """
 
+import math
 from collections.abc import Iterable
 from typing import Any, NamedTuple
 
 import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Bool, Float, Int
+from scipy.special import softmax
 
-from proxbi.cleaning.method import ridge
-from proxbi.cleaning.method.kernel import kernel_map, product
-from proxbi.cleaning.method.rounds import Rows, best_temperature
-from proxbi.cleaning.method.settings import Solved, log_belief, noise_of
+from proxbi.cleaning.method.kernel import kernel_map, landmark_count
+from proxbi.cleaning.method.rounds import Rows, fit, read
+from proxbi.cleaning.method.settings import Solved, noise_of
 from proxbi.cleaning.method.table import Table, bucket, padded
 from proxbi.cleaning.method.tuning import Roles
 from proxbi.cleaning.method.ways import NEED_TRUSTED, Task, Way
@@ -37,7 +38,7 @@ class Fold(NamedTuple):
     task: Task
     noisy: Bool[np.ndarray, " rows"]
     """The rows that are weighed."""
-    judges: Float[Array, "judges size"]
+    judges: Float[np.ndarray, "judges size"]
     judge_labels: Int[np.ndarray, " judges"]
 
 
@@ -77,19 +78,19 @@ def hold(
 def evaluate(fold: Fold, weights: Float[Array, " rows"]) -> Losses:
     """Fit with these weights, take the temperature that suits the helpers, each left out in turn; ask the judges."""
     rows, x = fold.task.rows, fold.task.settings
-    total = rows.repeats * jnp.where(rows.trusted > 0, 1, weights)
-    fit = ridge.fit(rows.features, rows.given.labels, total, x["ridge"], len(x["by_class"]))
+    noise = noise_of(x)
+    fitted = fit(rows, weights, x["ridge"], noise)
     # Without trusted rows all labels count as they are, for the judges' are noisy too.
-    helpers = rows.trusted if np.any(rows.trusted) else jnp.ones_like(rows.trusted)
-    told = rows._replace(trusted=helpers, repeats=rows.repeats * helpers)
-    temperature = best_temperature(fit.scores, told, noise_of(x))
-    count = len(fold.judge_labels)
-    logs = np.asarray(log_belief(temperature, product(fold.judges, fit.coefficients)), np.float64)[:count]
+    helpers = np.asarray(rows.trusted) if np.any(rows.trusted) else np.ones(len(rows.trusted), np.float32)
+    repeats = np.asarray(rows.repeats) * helpers
+    told = rows._replace(trusted=jnp.asarray(helpers), repeats=jnp.asarray(repeats))
+    temperature, _ = read(fitted.scores, told, noise)
+    scores = np.asarray(fold.judges, np.float64) @ np.asarray(fitted.coefficients, np.float64)
     # A temperature that suited all of m helpers may still be wrong once in m + 2 (Laplace's rule of succession).
-    doubt = 1 / (float(jnp.sum(told.repeats)) + 2)
-    belief = (1 - doubt) * np.exp(logs) + doubt / logs.shape[1]
-    own = belief[np.arange(count), fold.judge_labels]
-    return Losses(-np.log(own), np.argmax(logs, axis=1) == fold.judge_labels)
+    doubt = 1 / (repeats.sum() + 2)
+    belief = (1 - doubt) * softmax(scores / np.exp(float(temperature)), axis=1) + doubt / scores.shape[1]
+    own = belief[np.arange(len(belief)), fold.judge_labels]
+    return Losses(-np.log(own), np.argmax(belief, axis=1) == fold.judge_labels)
 
 
 def _fold(
@@ -102,8 +103,8 @@ def _fold(
 ) -> Fold:
     positions = np.concatenate([roles.fit, roles.watch, helpers])
     size = bucket(len(positions))
-    landmarks = table.features[roles.fit][: 1 << (min(LANDMARKS, len(roles.fit)).bit_length() - 1)]
-    phi = kernel_map(landmarks, unit * float(jnp.exp(tuned.settings["bandwidth"])))
+    landmarks = table.features[positions[: landmark_count(len(positions), LANDMARKS)]]
+    phi = kernel_map(landmarks, unit * math.exp(tuned.settings["bandwidth"]))
     raw = padded(table.features[positions], size)
     rows = Rows(
         phi(raw),
@@ -112,7 +113,7 @@ def _fold(
         padded(table.repeats[positions], size),
     )
     noisy = np.arange(size) < len(positions) - len(helpers)
-    judging = phi(padded(table.features[judges], bucket(len(judges))))
+    judging = np.asarray(phi(padded(table.features[judges], bucket(len(judges)))))[: len(judges)]
     return Fold(Task(rows, raw, tuned.settings), noisy, judging, table.labels[judges])
 
 
@@ -129,7 +130,7 @@ def _removal(folds: list[Fold], qualities: list[Array], rows: int) -> list[dict[
     curve = []
     for share in np.linspace(0, min(0.9, max(0.1, 2 * wrong)), REMOVALS):
         cuts = [np.quantile(quality, share) for quality in ours]
-        kept = [jnp.asarray(quality >= cut, jnp.float32) for quality, cut in zip(known, cuts, strict=True)]
+        kept = [jnp.asarray((quality >= cut).astype(np.float32)) for quality, cut in zip(known, cuts, strict=True)]
         means = _joined(map(evaluate, folds, kept)).means()
         curve.append({"dropped": round(float(share) * rows), "loss": means["loss"], "accuracy": means["accuracy"]})
     return curve

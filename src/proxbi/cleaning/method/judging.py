@@ -4,6 +4,7 @@ At most `FIT` rows are fitted, and each of these is judged by the fit without it
 they are. So a million rows cost little more than thirty thousand.
 """
 
+import math
 from collections.abc import Iterator
 from typing import NamedTuple
 
@@ -47,7 +48,7 @@ def judge_all(table: Table, settings: Settings, bandwidth: float, way: Way, draw
     found = judge(rows, weights, settings["ridge"], noise_of(settings))
     informed = _tells(found, table, fit)
     if not informed:
-        weights, found = jnp.ones_like(weights), _nothing_known(found)
+        weights, found = jnp.asarray(np.ones(len(weights), np.float32)), _nothing_known(found)
 
     weight, quality, other = (np.zeros(len(table.labels), kind) for kind in (float, float, int))
     weight[fit], quality[fit] = np.asarray(weights)[: len(fit)], np.asarray(found.posterior)[: len(fit)]
@@ -58,17 +59,16 @@ def judge_all(table: Table, settings: Settings, bandwidth: float, way: Way, draw
         # A way that weighs all rows alike does so with these.
         weight[some] = weighed[0] if len(weighed) == 1 else posterior
     weight[table.trusted] = 1
-    return Judged(weight, quality, other, float(jnp.exp(found.temperature)), len(fit), informed)
+    return Judged(weight, quality, other, math.exp(found.temperature), len(fit), informed)
 
 
 def _tells(found: Judgement, table: Table, fit: Int[np.ndarray, " fit"]) -> bool:
     """Whether the labels are clearly likelier given the features than given how frequent each class is: by two standard
     deviations, and by a factor of at least `EVIDENCE`, as few rows may agree by chance.
     """
-    size = len(found.posterior)
-    likelihood = joint(found.noise, found.belief, table.given(fit, size)).likelihood
     own = np.asarray(found.belief)[np.arange(len(fit)), table.labels[fit]]
-    likelihood = np.where(table.trusted[fit], own, np.asarray(likelihood)[: len(fit)])
+    right = 1 - np.asarray(found.noise.rates)[table.groups[fit], table.labels[fit]]
+    likelihood = np.where(table.trusted[fit], own, own * right / np.asarray(found.posterior)[: len(fit)])
     gain = table.repeats[fit] * (np.log(likelihood + TINY) - np.log(_frequency(table, fit)))
     return bool(gain.sum() > np.log(EVIDENCE) + 2 * gain.std() * np.sqrt(len(gain)))
 

@@ -16,6 +16,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float
+from scipy.linalg import solve_triangular
 
 JITTER = 1e-3
 """Added to the diagonal of K, whose entries are at most 1: single precision resolves what is above it."""
@@ -46,9 +47,13 @@ class KernelMap(NamedTuple):
 def choose_landmarks(
     features: Float[np.ndarray, "rows columns"], count: int, draw: np.random.Generator
 ) -> Float[np.ndarray, "landmarks columns"]:
-    """`count` of the rows; where there are fewer rows, as many as the largest power of two among them."""
-    count = min(count, 1 << (len(features).bit_length() - 1))
-    return features[np.sort(draw.choice(len(features), count, replace=False))]
+    """`count` of the rows, or as many as there can be."""
+    return features[np.sort(draw.choice(len(features), landmark_count(len(features), count), replace=False))]
+
+
+def landmark_count(rows: int, most: int) -> int:
+    """`most`, or where there are fewer rows the largest power of two of them: programs are compiled for each number."""
+    return min(most, 1 << (rows.bit_length() - 1))
 
 
 def typical_distance(rows: Float[np.ndarray, "rows columns"]) -> float:
@@ -74,13 +79,14 @@ def kernel_map(landmarks: Float[np.ndarray, "landmarks columns"], bandwidth: flo
      [0.01 1.  ]]
     """
     center = landmarks.mean(axis=0)
-    centred = jnp.asarray(landmarks - center, jnp.float32)
+    centred = (landmarks - center).astype(np.float64)
     # In double precision, on the host: K is nearly singular, and JAX may be set to single.
-    gram = np.asarray(gaussian(squared_distances(centred, centred), bandwidth), np.float64)
-    factor = np.linalg.cholesky(gram + JITTER * np.eye(len(gram)))
-    whitening = np.linalg.solve(factor, np.eye(len(gram))).T
+    squares = np.sum(centred**2, axis=1)
+    distances = np.maximum(squares[:, None] + squares[None, :] - 2 * centred @ centred.T, 0)
+    factor = np.linalg.cholesky(np.exp(-distances / (2 * bandwidth)) + JITTER * np.eye(len(centred)))
+    whitening = solve_triangular(factor, np.eye(len(centred)), lower=True).T
     parts = (center, centred, bandwidth, whitening)
-    return KernelMap(*(jnp.asarray(part, jnp.float32) for part in parts))
+    return KernelMap(*(jnp.asarray(np.asarray(part, np.float32)) for part in parts))
 
 
 def gaussian(distances: Float[Array, "*shape"], bandwidth: Float[Array, ""] | float) -> Float[Array, "*shape"]:

@@ -74,11 +74,18 @@ def joint(noise: Noise, belief: Float[Array, "rows classes"], given: Given) -> J
     return Joint(right + TINY, jnp.sum(_wrong(noise, belief, given), axis=1) + TINY)
 
 
+@jax.jit
+def posterior(noise: Noise, belief: Float[Array, "rows classes"], given: Given) -> Float[Array, " rows"]:
+    """P(right | given, u) of each row."""
+    return joint(noise, belief, given).posterior
+
+
 def symmetric_confusion(classes: int) -> Float[Array, "classes classes"]:
     """S of labels that are wrong in no particular way: uniform over the other classes."""
     return (1 - jnp.eye(classes, dtype=jnp.float32)) / (classes - 1)
 
 
+@jax.jit
 def most_likely_other(noise: Noise, belief: Float[Array, "rows classes"], given: Given) -> Int[Array, " rows"]:
     """The most likely true class of each row if its label is wrong."""
     return jnp.argmax(_wrong(noise, belief, given) + TINY * belief * _others(belief, given), axis=1)
@@ -95,7 +102,7 @@ def estimate_noise(
     noise = prior
     for _ in range(steps):
         rates, wrong = _maximise(noise, prior.rates, belief, given, repeats)
-        noise = Noise(rates, jnp.asarray(estimate_confusion(np.asarray(wrong)), rates.dtype))
+        noise = Noise(rates, jnp.asarray(estimate_confusion(np.asarray(wrong)).astype(rates.dtype)))
     return noise
 
 

@@ -4,15 +4,16 @@ from typing import NamedTuple
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 from jaxtyping import Array, Float
 
 from proxbi._tree import Scalar
 from proxbi.cleaning.method import ridge
-from proxbi.cleaning.method.noise import Given, Noise, estimate_noise, joint
+from proxbi.cleaning.method.noise import Given, Noise, estimate_noise, joint, posterior
 from proxbi.cleaning.method.settings import label_loss, log_belief
 
-LOG_TEMPERATURES = (-5.0, 2.0, 141)
-"""The first and the last that are tried, and how many."""
+COARSE, FINE = np.linspace(-5, 2, 15), np.linspace(-0.5, 0.5, 21)
+"""Log temperatures that are tried, and then distances from the best of them."""
 
 
 class Rows(NamedTuple):
@@ -49,25 +50,38 @@ def reweigh(rows: Rows, weights: Float[Array, " rows"], penalty: Scalar, noise: 
 
 def judge(rows: Rows, weights: Float[Array, " rows"], penalty: Scalar, prior: Noise) -> Judgement:
     """One round; trusted rows have the weight 1, whatever `weights` says."""
-    total = rows.repeats * jnp.where(rows.trusted > 0, 1, weights)
-    fit = ridge.fit(rows.features, rows.given.labels, total, penalty, prior.rates.shape[1])
+    fitted = fit(rows, weights, penalty, prior)
+    doubtful = jnp.asarray(np.asarray(rows.repeats) * (1 - np.asarray(rows.trusted)))
     noise = prior
     for _ in range(2):  # the temperature depends on the noise and the noise on the temperature, but little
-        temperature = best_temperature(fit.scores, rows, noise)
-        belief = jnp.exp(log_belief(temperature, fit.scores))
-        noise = estimate_noise(prior, belief, rows.given, rows.repeats * (1 - rows.trusted))
-    posterior = joint(noise, belief, rows.given).posterior
-    return Judgement(fit.coefficients, temperature, noise, belief, posterior)
+        temperature, belief = read(fitted.scores, rows, noise)
+        noise = estimate_noise(prior, belief, rows.given, doubtful)
+    return Judgement(fitted.coefficients, temperature, noise, belief, posterior(noise, belief, rows.given))
 
 
 @jax.jit
-def best_temperature(scores: Float[Array, "rows classes"], rows: Rows, noise: Noise) -> Scalar:
-    """The log temperature under which the labels are most likely, those of trusted rows without noise."""
+def fit(rows: Rows, weights: Float[Array, " rows"], penalty: Scalar, noise: Noise) -> ridge.Fit:
+    """The ridge regression of the rows, trusted ones with the weight 1; `noise` tells the number of classes."""
+    total = rows.repeats * jnp.where(rows.trusted > 0, 1, weights)
+    return ridge.fit(rows.features, rows.given.labels, total, penalty, noise.rates.shape[1])
+
+
+@jax.jit
+def read(
+    scores: Float[Array, "rows classes"], rows: Rows, noise: Noise
+) -> tuple[Scalar, Float[Array, "rows classes"]]:
+    """The log temperature under which the labels are most likely, those of trusted rows without noise; and what is
+    then believed.
+    """
 
     def loss(temperature: Scalar) -> Scalar:
         logs = log_belief(temperature, scores)
         noisy = -jnp.log(joint(noise, jnp.exp(logs), rows.given).likelihood)
         return jnp.sum(rows.repeats * jnp.where(rows.trusted > 0, label_loss(logs, rows.given), noisy))
 
-    tried = jnp.linspace(*LOG_TEMPERATURES, dtype=scores.dtype)
-    return tried[jnp.argmin(jax.lax.map(loss, tried))]
+    def best(tried: Float[Array, " tried"]) -> Scalar:
+        return tried[jnp.argmin(jax.lax.map(loss, tried))]
+
+    coarse, fine = (jnp.asarray(grid, scores.dtype) for grid in (COARSE, FINE))
+    temperature = best(jnp.clip(best(coarse) + fine, coarse[0], coarse[-1]))
+    return temperature, jnp.exp(log_belief(temperature, scores))

@@ -79,7 +79,7 @@ class Solved(NamedTuple):
 def start(classes: int, groups: int) -> Settings:
     """Where the solver starts."""
     noise = {"by_class": np.zeros(classes)} | ({"by_group": np.zeros(groups)} if groups > 1 else {})
-    return {name: jnp.asarray(value, jnp.float32) for name, value in (START | noise).items()}
+    return {name: jnp.asarray(np.float32(value)) for name, value in (START | noise).items()}
 
 
 def solve(sample: Sample, x0: Settings, held_out: Part) -> Solved:
@@ -88,7 +88,7 @@ def solve(sample: Sample, x0: Settings, held_out: Part) -> Solved:
     These are trusted rows if those of the sample count, and noisy rows if they do not.
     """
     problem = KernelRidge(_upper, _lower, _prior(sample, x0), sample)
-    trusting = bool(jnp.any(sample.trusted.repeats > 0))
+    trusting = bool(np.any(sample.trusted.repeats))
     pair = (sample.trusted if trusting else sample.noisy, held_out)
     losses: list[list[float]] = []
 
@@ -96,7 +96,7 @@ def solve(sample: Sample, x0: Settings, held_out: Part) -> Solved:
         x, y = snapshot.state.x, snapshot.state.y
         losses.append([float(_loss(x, y, sample, rows, trusting)) for rows in pair])
 
-    y0 = jnp.zeros_like(sample.belief)
+    y0 = jnp.asarray(np.zeros(sample.belief.shape, sample.belief.dtype))
     result = minimize(problem, SOLVER, x0, y0, steps=STEPS, every=1, tol=TOL, callbacks=[watch], throw=False)
     history = [history_row(row, *both) for row, both in zip(result.history, losses, strict=True)]
     return Solved(result.x, history, result.status)
@@ -126,6 +126,7 @@ class KernelRidge(Problem):
         return lambda v: roots * product(kernel, roots * v) + jnp.exp(x["ridge"]) * v
 
 
+@jax.jit
 def noise_of(x: Settings) -> Noise:
     """The noise in x, with wrong labels uniform over the other classes."""
     by_class = x["by_class"]
@@ -183,6 +184,6 @@ def _loss(x: Settings, y: Array, data: Sample, rows: Part, trusted: bool) -> Sca
 
 
 def _prior(sample: Sample, x: Settings) -> Regularizer:
-    together = SquaredL2(1 / float(jnp.sum(sample.trusted.repeats) + jnp.sum(sample.noisy.repeats)))
+    together = SquaredL2(1 / float(np.sum(sample.trusted.repeats) + np.sum(sample.noisy.repeats)))
     usual = {"rate": together.shift(START["rate"])}  # where no row can tell, not many labels are wrong
     return Separable({name: Box(*BOXES[name]) if name in BOXES else usual.get(name, together) for name in x})

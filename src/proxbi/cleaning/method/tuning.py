@@ -50,33 +50,35 @@ def assign(table: Table, draw: np.random.Generator) -> Roles:
 
 def tune(table: Table, roles: Roles, unit: float) -> list[Solved]:
     """The settings by each half, watched by the other; `unit` is that of squared distances."""
-    parts = (roles.fit, roles.watch, *roles.helpers)
-    size = bucket(max(map(len, parts)))
-    fit, watch, *halves = (_rows(table, part, roles.fit, unit, size) for part in parts)
+    noisy, trusted = (roles.fit, roles.watch), roles.helpers
+    size, few = (bucket(max(map(len, parts))) for parts in (noisy, trusted))
+    fit, watch = (_rows(table, part, size, roles.fit, size, unit) for part in noisy)
+    halves = [_rows(table, part, few, roles.fit, size, unit) for part in trusted]
     # First without any trusted row and with all weights 1, which both halves may share: it gives the beliefs that
     # weights are made of.
-    labels = jax.nn.one_hot(fit.given.labels, table.classes, dtype=jnp.float32)
-    blind = Sample(fit, halves[0]._replace(repeats=0 * halves[0].repeats), watch, labels)
+    labels = jnp.asarray(np.eye(table.classes, dtype=np.float32)[np.asarray(fit.given.labels)])
+    blind = Sample(fit, halves[0]._replace(repeats=jnp.asarray(np.zeros(few, np.float32))), watch, labels)
     first = settings.solve(blind, settings.start(table.classes, table.group_count), watch)
     sample = blind._replace(belief=_belief(blind, first.settings))
-    pairs = [halves, halves[::-1]] if len(roles.halves[0]) else [halves]
-    return [settings.solve(sample._replace(trusted=seen), first.settings, other) for seen, other in pairs]
+    if not len(roles.halves[0]):
+        return [settings.solve(blind._replace(belief=sample.belief), first.settings, halves[1])]
+    return [settings.solve(sample._replace(trusted=halves[i]), first.settings, halves[1 - i]) for i in (0, 1)]
 
 
 def average(tuned: list[Solved]) -> Settings:
     """The mean of the settings, which are logarithms."""
     each = [one.settings for one in tuned]
-    return {name: jnp.mean(jnp.stack([one[name] for one in each]), axis=0) for name in each[0]}
+    return {name: jnp.asarray(np.mean([np.asarray(one[name]) for one in each], axis=0)) for name in each[0]}
 
 
 def _rows(
-    table: Table, rows: Int[np.ndarray, " rows"], fit: Int[np.ndarray, " fit"], unit: float, size: int
+    table: Table, rows: Int[np.ndarray, " rows"], size: int, fit: Int[np.ndarray, " fit"], fit_size: int, unit: float
 ) -> settings.Part:
     center = table.features[fit].mean(axis=0)  # makes the rounding of distances small
-    some, fitted = (padded(table.features[part] - center, size) for part in (rows, fit))
-    return settings.Part(
-        squared_distances(some, fitted) / unit, table.given(rows, size), padded(table.repeats[rows], size)
-    )
+    scale = np.float32(np.sqrt(unit))
+    some, fitted = ((table.features[part] - center) / scale for part in (rows, fit))
+    distances = squared_distances(padded(some, size), padded(fitted, fit_size))
+    return settings.Part(distances, table.given(rows, size), padded(table.repeats[rows], size))
 
 
 @jax.jit

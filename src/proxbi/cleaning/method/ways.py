@@ -35,7 +35,7 @@ Way = Callable[[Task], Float[Array, " rows"]]
 
 def noisy(task: Task) -> Float[Array, " rows"]:
     """All rows alike."""
-    return jnp.ones_like(task.rows.repeats)
+    return jnp.asarray(np.ones(len(task.rows.repeats), np.float32))
 
 
 def trusted_only(task: Task) -> Float[Array, " rows"]:
@@ -50,15 +50,17 @@ def trusted_posterior(task: Task) -> Float[Array, " rows"]:
 
 def trimming(task: Task) -> Float[Array, " rows"]:
     """Fit all rows; drop those whose labels are least likely, as many as are wrong by estimate; fit the rest; again."""
-    doubtful = (task.rows.trusted == 0) & (task.rows.repeats > 0)
-    weights = noisy(task)
+    rows = task.rows
+    doubtful = np.flatnonzero((np.asarray(rows.trusted) == 0) & (np.asarray(rows.repeats) > 0))
+    labels = np.asarray(rows.given.labels)[doubtful]
+    kept = np.ones(len(rows.repeats), np.float32)
     for _ in range(TRIMMINGS):
-        found = judge(task.rows, weights, task.settings["ridge"], noise_of(task.settings))
-        own = jnp.take_along_axis(found.belief, task.rows.given.labels[:, None], axis=1)[:, 0]
-        rank = jnp.argsort(jnp.argsort(jnp.where(doubtful, own, jnp.inf)))
-        dropped = round(float(jnp.sum(jnp.where(doubtful, 1 - found.posterior, 0))))
-        weights = jnp.where(rank < dropped, 0, noisy(task))
-    return weights
+        found = judge(rows, jnp.asarray(kept), task.settings["ridge"], noise_of(task.settings))
+        own = np.asarray(found.belief)[doubtful, labels]
+        dropped = round(float(np.sum(1 - np.asarray(found.posterior)[doubtful])))
+        kept = np.ones(len(rows.repeats), np.float32)
+        kept[doubtful[np.argsort(own, kind="stable")[:dropped]]] = 0
+    return jnp.asarray(kept)
 
 
 def knn_shapley(task: Task) -> Float[Array, " rows"]:
