@@ -128,8 +128,7 @@ def test_the_model_is_minimised_by_its_prox_alone(h: Any) -> None:
     d = np.random.default_rng(3).normal(size=6)
     target = propose(h, jnp.asarray(x), jnp.asarray(d), b, jnp.asarray(True))
     u, step = jnp.asarray(x), 1 / np.linalg.norm(dense, 2)
-    for _ in range(3000):
-        u = h.prox(u - step * (d + dense @ (u - x)), step)
+    u = jax.lax.fori_loop(0, 3000, lambda _, u: h.prox(u - step * (d + dense @ (u - x)), step), u)
     best, start = model_objective(h, x, d, dense, np.asarray(u)), model_objective(h, x, d, dense, x)
     reached = model_objective(h, x, d, dense, np.asarray(target.x))
     assert reached - best <= 0.05 * (start - best)
