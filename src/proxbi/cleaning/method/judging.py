@@ -94,8 +94,8 @@ def _nothing_known(found: Judgement) -> Judgement:
 
 def _mapped(table: Table, fit: Int[np.ndarray, " fit"], phi: KernelMap) -> Rows:
     size = bucket(len(fit))
-    starts = range(0, size, BLOCK)
-    blocks = [padded(table.features[fit[start : start + BLOCK]], min(BLOCK, size - start)) for start in starts]
+    firsts = range(0, size, BLOCK)
+    blocks = [padded(table.features[fit[first : first + BLOCK]], min(BLOCK, size - first)) for first in firsts]
     return Rows(
         jnp.concatenate([phi(block) for block in blocks]),
         table.given(fit, size),
@@ -108,8 +108,8 @@ def _unseen(
     table: Table, rest: Int[np.ndarray, " rest"], phi: KernelMap, found: Judgement
 ) -> Iterator[tuple[Int[np.ndarray, " some"], Float[np.ndarray, " some"], Int[np.ndarray, " some"]]]:
     """Rows that were not fitted, block by block: which, their quality, and the most likely other class."""
-    for start in range(0, len(rest), BLOCK):
-        some = rest[start : start + BLOCK]
+    for first in range(0, len(rest), BLOCK):
+        some = rest[first : first + BLOCK]
         size = min(BLOCK, bucket(len(some)))
         quality, other = _judge_block(phi, padded(table.features[some], size), table.given(some, size), found)
         yield some, np.asarray(quality)[: len(some)], np.asarray(other)[: len(some)]

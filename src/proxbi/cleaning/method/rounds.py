@@ -67,9 +67,7 @@ def fit(rows: Rows, weights: Float[Array, " rows"], penalty: Scalar, noise: Nois
 
 
 @jax.jit
-def read(
-    scores: Float[Array, "rows classes"], rows: Rows, noise: Noise
-) -> tuple[Scalar, Float[Array, "rows classes"]]:
+def read(scores: Float[Array, "rows classes"], rows: Rows, noise: Noise) -> tuple[Scalar, Float[Array, "rows classes"]]:
     """The log temperature under which the labels are most likely, those of trusted rows without noise; and what is
     then believed.
     """
