@@ -1,6 +1,9 @@
 """The commands that run the paper's experiment and its theory, as a person would give them."""
 
 import csv
+import os
+import subprocess
+import sys
 
 import pytest
 from tests.test_demo import proxbi
@@ -50,3 +53,13 @@ def test_verify_theory_writes_its_report(tmp_path):
     assert {"report.html", "verdicts.csv", "inequalities.csv", "potential.png", "rates.svg"} <= names
     verdicts = list(csv.DictReader((out / "verdicts.csv").read_text().splitlines()))
     assert {row["holds"] for row in verdicts} == {"True"}
+
+
+@pytest.mark.parametrize(("own", "expected"), [(None, "{cache}/proxbi/programs"), ("/elsewhere", "/elsewhere")])
+def test_compiled_programs_are_kept_where_the_user_says_or_in_the_cache(own, expected, tmp_path):
+    code = "import jax; from proxbi.cli._programs import keep_programs as k; k(); print(jax.config.jax_compilation_cache_dir)"
+    places = {"XDG_CACHE_HOME": str(tmp_path)} | ({"JAX_COMPILATION_CACHE_DIR": own} if own else {})
+    done = subprocess.run(
+        [sys.executable, "-c", code], capture_output=True, text=True, check=True, env=os.environ | places
+    )
+    assert done.stdout.strip() == expected.format(cache=tmp_path)

@@ -11,6 +11,7 @@ from rich.console import Console
 
 from proxbi.cli._app import app
 from proxbi.cli._output import print_table, progress_bar
+from proxbi.cli._programs import keep_programs
 
 if TYPE_CHECKING:
     from proxbi.cleaning.files.job import Job, Outputs
@@ -81,6 +82,7 @@ def clean(
     from proxbi.cleaning.files.job import Outputs, clean_file
     from proxbi.cleaning.files.tables import Roles
 
+    keep_programs()
     if trusted_col is not None and trusted is not None:
         raise ValueError("--trusted-col and --trusted cannot both be given.")
     dropped = [name.strip() for name in drop.split(",") if name.strip()]

@@ -10,6 +10,7 @@ from rich.console import Console
 from proxbi.cli._app import app
 from proxbi.cli._clean import show
 from proxbi.cli._output import print_table, progress_bar
+from proxbi.cli._programs import keep_programs
 
 COMMAND = "proxbi clean digits.npz --out cleaned.csv --report report.html --json summary.json --seed {seed}"
 
@@ -31,6 +32,7 @@ def demo(
     from proxbi.cleaning.files.tables import Roles
     from proxbi.experiments import demo as experiment
 
+    keep_programs()
     require_writable(out)
     console = Console()
     spoiled = experiment.spoiled_digits(noise, seed)

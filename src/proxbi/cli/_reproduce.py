@@ -11,6 +11,7 @@ from rich.console import Console
 
 from proxbi.cli._app import app
 from proxbi.cli._output import print_table, progress_bar, write_csv
+from proxbi.cli._programs import keep_programs
 
 
 class _Protocol(StrEnum):
@@ -99,6 +100,7 @@ def _reproduce(
     from proxbi.plot import figure1
     from proxbi.report import write_page
 
+    keep_programs()
     chosen = protocols.choose(*wanted)
     if protocol is _Protocol.published and seeds > 1:
         raise ValueError("--seeds must be left out for the published protocol: it has one start and one noise.")

@@ -8,6 +8,7 @@ from rich.console import Console
 
 from proxbi.cli._app import app
 from proxbi.cli._output import print_table, progress_bar, write_csv
+from proxbi.cli._programs import keep_programs
 
 verify = typer.Typer(no_args_is_help=True, help="Check the paper's theorems by running them.")
 app.add_typer(verify, name="verify")
@@ -35,6 +36,7 @@ def theory(
     from proxbi.plot import theory as figures
     from proxbi.report import write_page
 
+    keep_programs()
     require_writable(out)
     with progress_bar("theory") as tick:
         result = experiment.run(quick=quick, seed=seed, progress=tick)

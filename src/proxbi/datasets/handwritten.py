@@ -99,10 +99,11 @@ def standardize(images: UInt8[np.ndarray, "rows pixels"], *, bias: bool = True) 
 
 def cache_folder() -> Path:
     """The folder of the user's cache in which MNIST is kept."""
-    return _user_cache() / "proxbi" / "mnist"
+    return user_cache() / "proxbi" / "mnist"
 
 
-def _user_cache() -> Path:
+def user_cache() -> Path:
+    """The folder of the user's cache."""
     if Path(os.environ.get("XDG_CACHE_HOME", "")).is_absolute():  # its specification: a relative one is ignored
         return Path(os.environ["XDG_CACHE_HOME"])
     try:
