@@ -57,9 +57,8 @@ def test_verify_theory_writes_its_report(tmp_path):
 
 @pytest.mark.parametrize(("own", "expected"), [(None, "{cache}/proxbi/programs"), ("/elsewhere", "/elsewhere")])
 def test_compiled_programs_are_kept_where_the_user_says_or_in_the_cache(own, expected, tmp_path):
-    code = "import jax; from proxbi.cli._programs import keep_programs as k; k(); print(jax.config.jax_compilation_cache_dir)"
-    places = {"XDG_CACHE_HOME": str(tmp_path)} | ({"JAX_COMPILATION_CACHE_DIR": own} if own else {})
-    done = subprocess.run(
-        [sys.executable, "-c", code], capture_output=True, text=True, check=True, env=os.environ | places
-    )
+    code = "import jax; from proxbi.cli import _programs; _programs.keep_programs(); print(jax.config.{})"
+    code = code.format("jax_compilation_cache_dir")
+    places = os.environ | {"XDG_CACHE_HOME": str(tmp_path)} | ({"JAX_COMPILATION_CACHE_DIR": own} if own else {})
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True, env=places)
     assert done.stdout.strip() == expected.format(cache=tmp_path)
