@@ -6,13 +6,16 @@ import subprocess
 import sys
 from pathlib import Path
 
+import pytest
+
 README = Path(__file__).parents[1] / "README.md"
 
 
-def test_the_example_of_the_readme_prints_what_it_says():
+@pytest.mark.parametrize("part", ["", pytest.param(", part 2", marks=pytest.mark.slow)])
+def test_the_examples_of_the_readme_print_what_it_says(part):
     text = README.read_text()
-    code = re.search(r"<!-- executed.*?```python\n(.*?)```", text, re.DOTALL)[1]
-    output = re.search(r"<!-- the output -->\n```\n(.*?)```", text, re.DOTALL)[1]
+    code = re.search(rf"<!-- executed by tests/test_docs.py{part} -->\n```python\n(.*?)```", text, re.DOTALL)[1]
+    output = re.search(rf"<!-- the output{part} -->\n```\n(.*?)```", text, re.DOTALL)[1]
     assert len([line for line in code.splitlines() if line.strip()]) <= 15
     env = {**os.environ, "JAX_ENABLE_X64": "0"}
     ran = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True, env=env)

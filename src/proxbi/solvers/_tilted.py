@@ -83,7 +83,7 @@ def evaluate(problem: Problem, x: PyTree, last: Point, accuracy: Scalar) -> tupl
         flatness=last.flatness,
     )
     y = lower.y
-    upper_x, pull = problem.grad_upper(x, y)
+    value, (upper_x, pull) = problem.value_and_grad_upper(x, y)
     reach = lower.step_size * _tree.norm(pull)  # at most lam |w_1 - y|, for steps of 1/L
     size = jnp.maximum(_tree.norm(y), _tree.norm(last.y))
     fresh = jnp.where(reach > 0, 100 * reach / jnp.where(size > 0, size, 1), 1)  # w_1 - y: a hundredth of y, at least
@@ -117,7 +117,7 @@ def evaluate(problem: Problem, x: PyTree, last: Point, accuracy: Scalar) -> tupl
         y=y,
         v=v,
         grad=grad,
-        value=problem.value_upper(x, y) - _tree.dot(v, lower.gradient),
+        value=value - _tree.dot(v, lower.gradient),
         inexactness=flatness * off + rounding,
         bias=lam / 6 * _tree.norm(third),
         penalty=lam,
@@ -131,7 +131,7 @@ def evaluate(problem: Problem, x: PyTree, last: Point, accuracy: Scalar) -> tupl
     clear = ~first & (turn > 2 * (point.error + last.error)) & (moved > 0)
     point = point._replace(sensitivity=jnp.where(clear, ratio(turn, moved), last.sensitivity))
     calls = lower.calls + up.calls + down.calls + further.calls
-    return point, Counts(grad_lower=calls, grad_upper=1, value_upper=1, grad_lower_x=len(slopes))
+    return point, Counts(grad_lower=calls, grad_upper=1, grad_lower_x=len(slopes))
 
 
 def ratio(a: Scalar, b: Scalar, otherwise: float = 0.0) -> Scalar:
