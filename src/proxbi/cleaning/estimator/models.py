@@ -12,7 +12,7 @@ from proxbi.cleaning.method.kernel import JITTER, typical_distance
 if TYPE_CHECKING:
     from sklearn.linear_model import LogisticRegression
 
-FIT, LANDMARKS, BLOCK = 50_000, 1500, 16_384
+FIT, LANDMARKS, BLOCK = 30_000, 1500, 16_384
 """The most rows that are fitted, the most landmarks, and the rows that are in memory as features at a time."""
 STRENGTHS = np.geomspace(1e-4, 10, 21)
 """The values of C that `linear_model` tries, from the smallest on."""
@@ -67,10 +67,10 @@ class KernelModel:
         gram, moment = self.ridge * (self._kernel(self._landmarks) + JITTER * np.eye(size)), np.zeros((size, classes))
         for start in range(0, len(rows), BLOCK):
             some = rows[start : start + BLOCK]
-            kernel = self._kernel(features[some])
-            weighted = kernel * weight[some, None]
-            gram += weighted.T @ kernel
-            moment += weighted.T @ np.eye(classes)[labels[some]]
+            roots = np.sqrt(weight[some, None])
+            kernel = roots * self._kernel(features[some])
+            gram += kernel.T @ kernel  # of a matrix with itself: half the work
+            moment += kernel.T @ (roots * np.eye(classes)[labels[some]])
         self._coefficients = scipy.linalg.solve(gram, moment, assume_a="pos")
         return self
 

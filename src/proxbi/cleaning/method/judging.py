@@ -20,7 +20,7 @@ from proxbi.cleaning.method.settings import Settings, log_belief, noise_of, star
 from proxbi.cleaning.method.table import Table, bucket, padded
 from proxbi.cleaning.method.ways import Task, Way
 
-FIT, LANDMARKS, BLOCK = 30_000, 1500, 16_384
+FIT, LANDMARKS, ROUGH, BLOCK = 30_000, 1500, 512, 16_384
 EVIDENCE = 20.0
 
 
@@ -44,7 +44,9 @@ def judge_all(table: Table, settings: Settings, bandwidth: float, way: Way, draw
     fit = np.sort(np.concatenate([gold, draw.permutation(table.noisy)[: FIT - len(gold)]]))
     phi = kernel_map(choose_landmarks(table.features[fit], LANDMARKS, draw), bandwidth)
     rows = _mapped(table, fit, phi)
-    weights = way(Task(rows, padded(table.features[fit], len(rows.repeats)), settings))
+    # L is triangular, so that the first columns of phi are the map with the first landmarks alone: enough to weigh by.
+    rough = rows._replace(features=rows.features[:, :ROUGH])
+    weights = way(Task(rough, padded(table.features[fit], len(rows.repeats)), settings))
     found = judge(rows, weights, settings["ridge"], noise_of(settings))
     informed = _tells(found, table, fit)
     if not informed:
