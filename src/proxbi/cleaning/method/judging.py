@@ -69,9 +69,8 @@ def _tells(found: Judgement, table: Table, fit: Int[np.ndarray, " fit"]) -> bool
     deviations, and by a factor of at least `EVIDENCE`, as few rows may agree by chance.
     """
     own = np.asarray(found.belief)[np.arange(len(fit)), table.labels[fit]]
-    right = 1 - np.asarray(found.noise.rates)[table.groups[fit], table.labels[fit]]
-    likelihood = np.where(table.trusted[fit], own, own * right / np.asarray(found.posterior)[: len(fit)])
-    gain = table.repeats[fit] * (np.log(likelihood + TINY) - np.log(_frequency(table, fit)))
+    likelihood = np.where(table.trusted[fit], own, np.asarray(found.likelihood)[: len(fit)])
+    gain = table.repeats[fit] * np.log((likelihood + TINY) / _frequency(table, fit))
     return bool(gain.sum() > np.log(EVIDENCE) + 2 * gain.std() * np.sqrt(len(gain)))
 
 
@@ -79,7 +78,8 @@ def _frequency(table: Table, fit: Int[np.ndarray, " fit"]) -> Float[np.ndarray, 
     """Of the label of each row, among those rows that are trusted or among those that are not."""
     labels, trusted, counts = table.labels[fit], table.trusted[fit], np.zeros((2, table.classes))
     np.add.at(counts, (trusted.astype(int), labels), table.repeats[fit])
-    return (counts / np.maximum(counts.sum(axis=1, keepdims=True), TINY))[trusted.astype(int), labels]
+    shares = counts / np.maximum(counts.sum(axis=1, keepdims=True), TINY)
+    return np.maximum(shares, TINY)[trusted.astype(int), labels]
 
 
 def _nothing_known(found: Judgement) -> Judgement:

@@ -75,9 +75,12 @@ def joint(noise: Noise, belief: Float[Array, "rows classes"], given: Given) -> J
 
 
 @jax.jit
-def posterior(noise: Noise, belief: Float[Array, "rows classes"], given: Given) -> Float[Array, " rows"]:
-    """P(right | given, u) of each row."""
-    return joint(noise, belief, given).posterior
+def posterior_and_likelihood(
+    noise: Noise, belief: Float[Array, "rows classes"], given: Given
+) -> tuple[Float[Array, " rows"], Float[Array, " rows"]]:
+    """P(right | given, u) and P(given | u) of each row."""
+    both = joint(noise, belief, given)
+    return both.posterior, both.likelihood
 
 
 def symmetric_confusion(classes: int) -> Float[Array, "classes classes"]:

@@ -9,7 +9,7 @@ from jaxtyping import Array, Float
 
 from proxbi._tree import Scalar
 from proxbi.cleaning.method import ridge
-from proxbi.cleaning.method.noise import Given, Noise, estimate_noise, joint, posterior
+from proxbi.cleaning.method.noise import Given, Noise, estimate_noise, joint, posterior_and_likelihood
 from proxbi.cleaning.method.settings import label_loss, log_belief
 
 COARSE, FINE = np.linspace(-5, 2, 15), np.linspace(-0.5, 0.5, 21)
@@ -38,6 +38,8 @@ class Judgement(NamedTuple):
     """About each row, of the fit without it."""
     posterior: Float[Array, " rows"]
     """That its label is right."""
+    likelihood: Float[Array, " rows"]
+    """Of its label, right or wrong."""
 
 
 def reweigh(rows: Rows, weights: Float[Array, " rows"], penalty: Scalar, noise: Noise, rounds: int) -> Judgement:
@@ -56,7 +58,8 @@ def judge(rows: Rows, weights: Float[Array, " rows"], penalty: Scalar, prior: No
     for _ in range(2):  # the temperature depends on the noise and the noise on the temperature, but little
         temperature, belief = read(fitted.scores, rows, noise)
         noise = estimate_noise(prior, belief, rows.given, doubtful)
-    return Judgement(fitted.coefficients, temperature, noise, belief, posterior(noise, belief, rows.given))
+    weighed = posterior_and_likelihood(noise, belief, rows.given)
+    return Judgement(fitted.coefficients, temperature, noise, belief, *weighed)
 
 
 @jax.jit

@@ -53,7 +53,8 @@ def versions() -> dict[str, str]:
     return {name: version(name) for name in REPORTED}
 
 
-# Trusted rows given apart are counted in the report but never shown as suspects: blank rows stand for them.
+# Trusted rows given apart are counted in the report but never shown as suspects: blank images and copies of the first
+# row stand for them.
 
 
 def _images(X: Any, apart: int) -> np.ndarray | None:
@@ -66,7 +67,5 @@ def _images(X: Any, apart: int) -> np.ndarray | None:
 def _frame(X: Any, apart: int) -> "pd.DataFrame | None":
     if not hasattr(X, "iloc"):
         return None
-    import pandas as pd
-
-    table = X.reset_index(drop=True)
-    return table.reindex(pd.RangeIndex(len(table) + apart)) if apart else table
+    # Not a row of gaps, which would make floats of integers.
+    return X.iloc[np.r_[0 : len(X), np.zeros(apart, int)]].reset_index(drop=True)
