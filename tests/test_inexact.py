@@ -64,19 +64,24 @@ def test_pairs_without_positive_curvature_are_not_kept(product: list[float]) -> 
     assert all(np.array_equal(a, b) for a, b in zip(jax.tree.leaves(memory), jax.tree.leaves(after), strict=True))
 
 
+@jax.jit  # once for all: to compile takes longer than to run
+def corrected(matrix: Any, b: Any, accuracy: float, memory: secant.Secants) -> inexact.Correction:
+    return inexact.correct(lambda v: matrix @ v, b, jnp.asarray(accuracy), jnp.zeros(()), memory, 200)
+
+
 @pytest.mark.parametrize("scale", [1e-150, 1.0, 1e150])
 @pytest.mark.parametrize("accuracy", [0.3, 1e-2, 1e-6])
 def test_the_error_of_a_correction_is_what_it_says(accuracy: float, scale: float) -> None:
     matrix, b = spd(40, 1e3), scale * np.random.default_rng(2).normal(size=40)
     memory = secant.empty(jnp.zeros(40), 8)
-    e = inexact.correct(lambda v: matrix @ v, jnp.asarray(b), jnp.asarray(accuracy), jnp.zeros(()), memory, 200)
+    e = corrected(matrix, b, accuracy, memory)
     off = np.asarray(e.step) / scale - np.linalg.solve(matrix, b / scale)
     true = np.sqrt(off @ matrix @ off)
     assert e.status == LinearStatus.OK
     assert true <= 3 * accuracy * float(e.size) / scale
     said = float(e.error) / scale
     assert true / 30 - 1e-12 <= said <= 30 * true + 1e-12
-    warm = inexact.correct(lambda v: matrix @ v, jnp.asarray(b), jnp.asarray(accuracy), jnp.zeros(()), e.secants, 200)
+    warm = corrected(matrix, b, accuracy, e.secants)
     assert warm.matvecs <= e.matvecs  # what the first solve learned
 
 
@@ -90,8 +95,13 @@ def test_the_error_of_a_correction_is_what_it_says(accuracy: float, scale: float
 )
 def test_matrices_that_have_no_inverse_are_named(matrix: np.ndarray, status: LinearStatus) -> None:
     memory = secant.empty(jnp.zeros(2), 4)
-    e = inexact.correct(lambda v: matrix @ v, jnp.ones(2), jnp.asarray(1e-6), jnp.zeros(()), memory, 50)
+    e = corrected(matrix, np.ones(2), 1e-6, memory)
     assert e.status == status
+
+
+@jax.jit
+def solved(problem: Problem, x: Any, y: Any, accuracy: Any, memory: secant.Secants) -> inexact.LowerSolution:
+    return inexact.solve_lower(problem, x, y, accuracy, jnp.zeros(()), memory, 1000)
 
 
 @pytest.mark.parametrize("start", [0.0, 30.0, -1000.0])
@@ -99,7 +109,7 @@ def test_newton_solves_a_lower_problem_from_far_away(start: float) -> None:
     made = analytic.smooth_nonquadratic(1000.0)
     y0 = jnp.full(made.y0.shape, start)
     accuracy, memory = jnp.asarray(1e-8), secant.empty(y0, 10)
-    found = inexact.solve_lower(made.problem, made.x0, y0, accuracy, jnp.zeros(()), memory, 1000)
+    found = solved(made.problem, made.x0, y0, accuracy, memory)
     assert found.status == LinearStatus.OK
     np.testing.assert_allclose(found.y, made.solution(made.x0), rtol=1e-6, atol=1e-6)
     np.testing.assert_allclose(found.gradient, made.problem.grad_lower(made.x0, found.y), atol=1e-12)
