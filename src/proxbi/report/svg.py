@@ -53,7 +53,7 @@ class Curve(NamedTuple):
 
 def intervals(marks: Sequence[Mark], label: str, write: Callable[[float], str], *, bars: bool = False) -> Svg:
     """A row for each mark: its name, a dot (or a bar from 0) with its interval, and its value as `write` puts it."""
-    left, right, row = 150.0, WIDTH - 62, 22.0
+    left, right, row = 150.0, WIDTH - 74, 22.0
     bottom = 8 + row * len(marks)
     known = [v for mark in marks for v in (mark.value, mark.low, mark.high) if isfinite(v)]
     axis = _spread(known + [0.0] * bars, left, right)
