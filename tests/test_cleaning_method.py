@@ -400,7 +400,7 @@ def test_a_table_without_mistakes_is_left_as_it_is() -> None:
     assert np.mean(result.issue) <= 0.02
     assert result.noise_rate.estimate < 0.02
     assert not result.helped
-    assert any("did not help" in sentence for sentence in result.warnings)
+    assert result.warnings == []
 
 
 def test_rows_that_count_nothing_have_no_say(cleaned) -> None:

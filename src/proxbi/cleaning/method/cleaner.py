@@ -50,7 +50,7 @@ def clean(
 
     >>> draw = np.random.default_rng(0)
     >>> labels = np.arange(120) % 2
-    >>> features = draw.normal(size=(120, 2)) + 3 * labels[:, None]
+    >>> features = draw.normal(size=(120, 2)) + 6 * labels[:, None]
     >>> labels[[7, 50]] = 1 - labels[[7, 50]]
     >>> np.flatnonzero(clean(features, labels, 2, trusted=np.arange(120) >= 80).issue)
     array([ 7, 50])

@@ -66,7 +66,8 @@ def joint(noise: Noise, belief: Float[Array, "rows classes"], given: Given) -> J
 
     >>> noise = Noise(jnp.full((1, 2), 0.2, jnp.float32), symmetric_confusion(2))
     >>> given = Given(jnp.array([0, 1]), jnp.array([0, 0]))
-    >>> print(joint(noise, jnp.array([[0.9, 0.1], [0.9, 0.1]], jnp.float32), given).posterior.round(2))
+    >>> belief = jnp.array([[0.9, 0.1], [0.9, 0.1]], jnp.float32)
+    >>> print(np.asarray(joint(noise, belief, given).posterior).round(2))
     [0.97 0.31]
     """
     own = _own(belief, given.labels)

@@ -23,7 +23,7 @@ def wrong_share(quality: Float[np.ndarray, " rows"]) -> Interval:
     hence logit(r) +- 1.96 / sqrt(sum (1 - q - r)^2). Half a wrong row is added, as r may be 0.
 
     >>> print(*(f"{end:.3f}" for end in wrong_share(np.repeat([0.01, 0.99], [200, 800]))))
-    0.206 0.181 0.233
+    0.206 0.182 0.233
     """
     wrong = 1 - np.asarray(quality, np.float64)
     if not len(wrong):
@@ -63,7 +63,7 @@ def sentences(
     failed = [one.status for one in tuned if one.status.failed]
     if failed:
         yield f"The settings could not be solved for, and are those the solver started with. {failed[0].value}"
-    flagged = [issue[(table.labels == each) & ~table.trusted] for each in range(table.classes)]
+    flagged = [issue[table.noisy[table.labels[table.noisy] == each]] for each in range(table.classes)]
     emptied = [each for each, ours in enumerate(flagged) if len(ours) and ours.mean() > MOST]
     if emptied:
         yield (
@@ -72,8 +72,6 @@ def sentences(
         )
     if not informed:
         yield "Too few rows, or none of the features, tell what a label should be: all labels are kept as they are."
-    if not verdict.helped:
-        yield "Cleaning did not help: on held-out rows, training on all rows alike is about as good as what was chosen."
     best = min(verdict.scores, key=lambda row: row["loss"])["name"]
     if informed and verdict.chosen != best:
         yield f"Weights {verdict.chosen!r} were asked for; weights {best!r} do better on held-out rows."
