@@ -16,6 +16,7 @@ import numpy as np
 import pandas as pd
 import pytest
 from sklearn.datasets import load_digits
+from tests import stand_in
 from tests.stand_in import METHODS, using
 from tests.test_demo import PROXBI, proxbi
 
@@ -148,6 +149,20 @@ def test_a_second_file_of_trusted_rows_and_parquet_out(method, folder, table):
     assert (found[GIVEN] == frame["digit"][rest]).all()
     assert (found["digit"] == found["proxbi_suggested_label"]).all()
     assert f1((found["digit"] != found[GIVEN]).to_numpy(), wrong[rest]) > 0.9
+
+
+def test_the_weights_asked_for_are_those_computed(folder):
+    asked = []
+
+    def record(*arguments, weights, **options):
+        asked.append(weights)
+        return stand_in.clean(*arguments, weights=weights, **options)
+
+    with patch("proxbi.cleaning.run.clean", record):
+        for option in ([], ["--weights", "free"]):
+            ran = clean("data.csv", "--trusted-col", "gold", *COMMON, *option, "--out", "weighed.csv", cwd=folder)
+            assert ran.code == 0, ran.err
+    assert asked == ["auto", "free"]
 
 
 def test_npz_in_and_out_without_the_flagged_rows(method, folder, table):
