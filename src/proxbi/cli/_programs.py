@@ -10,7 +10,7 @@ def keep_programs() -> None:
 
     from proxbi.datasets.handwritten import user_cache
 
-    if jax.config.jax_compilation_cache_dir is not None:
+    if jax.config.values["jax_compilation_cache_dir"] is not None:
         return
     with contextlib.suppress(OSError):
         folder = user_cache() / "proxbi" / "programs"

@@ -70,7 +70,7 @@ def propose(h: Regularizer, x: PyTree, grad: PyTree, b: Model, curved: Bool[Arra
     def newton(at: _Inner) -> _Inner:
         residual = x + at.u - at.image
         if h.separable:
-            move, products = _directly(b, t, _diagonal(h, prox, at.z), residual), 0 if isinstance(h, Zero) else 1
+            move, products = _directly(b, t, _diagonal(h, prox, at.z), residual), jnp.int32(not isinstance(h, Zero))
         else:
             p = jax.linearize(prox, at.z)[1]
             move, products = _minimal_residual(lambda e: e + t * p(b.basis @ (b.inner @ (b.basis.T @ e))), -residual)
