@@ -96,10 +96,12 @@ class Problem(eqx.Module):
 
     def grad_upper(self, x: PyTree, y: PyTree) -> tuple[PyTree, PyTree]:
         """The pair (f_x, f_y) at (x, y)."""
-        return self.value_and_grad_upper(x, y)[1]
+        return jax.grad(self.upper, argnums=(0, 1))(x, y, self.data)
 
     def value_and_grad_upper(self, x: PyTree, y: PyTree) -> tuple[Scalar, tuple[PyTree, PyTree]]:
         """f and (f_x, f_y) at (x, y): the value comes with the gradient, for which it has to be computed anyway."""
+        if type(self).grad_upper is not Problem.grad_upper:  # a structured problem, with a gradient of its own
+            return self.value_upper(x, y), self.grad_upper(x, y)
         return jax.value_and_grad(self.upper, argnums=(0, 1))(x, y, self.data)
 
     def grad_lower(self, x: PyTree, y: PyTree) -> PyTree:

@@ -43,19 +43,31 @@ class Judge(eqx.Module):
     step: Scalar
     start: Scalar
     """G(x0)."""
+    ceiling: Scalar
+    """An objective above which no point is called stationary."""
 
     @classmethod
-    def of(cls, case: Case) -> "Judge":
-        """The judge of a case."""
+    def of(cls, case: Case, solution: PyTree = None) -> "Judge":
+        """The judge of a case. With a `solution`, points must also gain 99 % of what it gains over x0: far out, where
+        sigmoids are flat, almost any point of hyper-cleaning is stationary.
+        """
         step = 0.01 / curvature(case, case.x0)
         regularizer = case.problem.regularizer
-        start = _mapping(regularizer, step, case.x0, case.exactly(case.x0, case.y0).gradient)
-        return cls(case.exactly, regularizer, step, start)
+        at_start = case.exactly(case.x0, case.y0)
+        start = _mapping(regularizer, step, case.x0, at_start.gradient)
+        ceiling = jnp.full_like(start, jnp.inf)
+        if solution is not None:
+            first = at_start.value + regularizer.value(case.x0)
+            last = case.exactly(solution, case.y0).value + regularizer.value(solution)
+            ceiling = last + 0.01 * jnp.abs(first - last)
+        return cls(case.exactly, regularizer, step, start, ceiling)
 
     @jax.jit
     def __call__(self, x: PyTree, y: PyTree) -> Scalar:
-        """G(x) / G(x0)."""
-        return _mapping(self.regularizer, self.step, x, self.exactly(x, y).gradient) / self.start
+        """G(x) / G(x0); infinity above the ceiling."""
+        at = self.exactly(x, y)
+        low = at.value + self.regularizer.value(x) <= self.ceiling
+        return jnp.where(low, _mapping(self.regularizer, self.step, x, at.gradient) / self.start, jnp.inf)
 
 
 def _mapping(regularizer: Regularizer, step: Scalar, x: PyTree, gradient: PyTree) -> Scalar:

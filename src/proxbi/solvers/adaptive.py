@@ -211,9 +211,12 @@ def _after_move(state: AdaptiveState, target: Target, new: Point) -> AdaptiveSta
     finite = jnp.isfinite(by_value) & jnp.isfinite(new.gap) & (new.linear.status <= SOLVED) & ~new.unsolved
     visible = jnp.abs(by_value) > noise
     enough = by_value <= -_SUFFICIENT_DECREASE * jnp.maximum(predicted, 0)
-    taken = finite & jnp.where(visible, enough, by_gradients <= rounding)
+    # A rise within an error larger than the gain that was hoped for: nothing is known, so nothing is risked.
+    blind = (by_value > rounding) & (new.value_error + old.value_error > jnp.maximum(predicted, rounding))
+    taken = finite & jnp.where(visible, enough, (by_gradients <= rounding) & ~blind)
     at_odds = jnp.abs(by_value - by_gradients) > jnp.maximum(0.5 * jnp.abs(by_value), rounding)
-    doubtful = ~taken & finite & at_odds & ~state.refined & (2 * jnp.abs(by_gradients) < jnp.abs(by_value))
+    misled = at_odds & (2 * jnp.abs(by_gradients) < jnp.abs(by_value))
+    doubtful = ~taken & finite & (misled | blind) & ~state.refined
 
     step, change = ravel_pytree(dx)[0], ravel_pytree(dd)[0]
     pairs, learned = secant.push(state.pairs, step, change, 1e-8)
