@@ -60,7 +60,6 @@ def correct(matvec: Matvec, b: PyTree, accuracy: Scalar, known: Scalar, secants:
     b = _tree.scale(1 / unit, b)
     known = known / unit
     eps = float(jnp.finfo(scale.dtype).eps)
-    condition = secant.inverse(secants)
 
     def more(at: _Iterate) -> Array:
         return at.status == _RUNNING
@@ -72,7 +71,7 @@ def correct(matvec: Matvec, b: PyTree, accuracy: Scalar, known: Scalar, secants:
         length = jnp.where(flat, 0, at.decrease / jnp.where(flat, 1, curvature))
         step = _tree.axpy(length, at.direction, at.step)
         residual = _tree.axpy(-length, product, at.residual)
-        conditioned = condition(residual)
+        conditioned = secant.inverse(secants, residual)
         decrease = jnp.maximum(_tree.dot(residual, conditioned), 0)
         energy, longest = at.energy + length * at.decrease, jnp.maximum(at.longest, length)
         error = jnp.sqrt(decrease * longest)
@@ -90,7 +89,7 @@ def correct(matvec: Matvec, b: PyTree, accuracy: Scalar, known: Scalar, secants:
         pairs = secant.push(at.secants, at.direction, product, eps)[0]
         return _Iterate(step, residual, direction, decrease, energy, longest, error, status, at.matvecs + 1, pairs)
 
-    first = condition(b)
+    first = secant.inverse(secants, b)
     decrease = _tree.dot(b, first)
     zero = jnp.zeros_like(scale)
     status = jnp.select([~jnp.isfinite(scale), scale == 0], [LinearStatus.NONFINITE, LinearStatus.OK], _RUNNING).astype(
@@ -171,7 +170,7 @@ def solve_lower(
         first = (jnp.ones_like(slope), moved, problem.grad_lower(x, moved), jnp.int32(0))
         _, moved, gradient, tries = jax.lax.while_loop(too_long, shorten, first)
         size = jnp.maximum(at.size, newton.size)
-        rest = _tree.dot(gradient, secant.inverse(newton.secants)(gradient))
+        rest = _tree.dot(gradient, secant.inverse(newton.secants, gradient))
         error = jnp.sqrt(jnp.maximum(rest, 0))
         rounded = _tree.norm(newton.step) <= 10 * eps * _tree.norm(at.y)
         solved = ((error <= 1.5 * accuracy * size) & (tries == 0)) | rounded

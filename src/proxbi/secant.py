@@ -2,15 +2,14 @@ r"""What pairs (s, H s) say about a symmetric H: limited-memory quasi-Newton upd
 
 Pairs are kept with |s| = 1, so that no scale of the problem makes an inner product overflow or vanish. Two uses:
 
-- `inverse` is a preconditioner for H from the pairs that earlier CG solves left behind (Morales and Nocedal,
-  "Automatic preconditioning by limited memory quasi-Newton updating", 2000);
+- `inverse` is a preconditioner for H from the pairs that earlier CG solves left behind (two-loop recursion; Morales
+  and Nocedal, "Automatic preconditioning by limited memory quasi-Newton updating", 2000);
 - `model` is the matrix B = sigma I + Q (T - sigma I) Q' itself, with Q an orthonormal basis of the span of all pairs
   and T = Q'BQ small, for steps that need B u rather than a solve.
 
 Every pair kept has positive curvature, so both are positive definite.
 """
 
-from collections.abc import Callable
 from typing import Any, NamedTuple
 
 import jax
@@ -61,51 +60,31 @@ def push(secants: Secants, step: PyTree, product: PyTree, least_cosine: float) -
     ), keep
 
 
-# The inverse BFGS matrix of all pairs, started from gamma I, in its compact form (Byrd, Nocedal, Schnabel,
-# "Representations of quasi-Newton matrices and their use in limited memory methods", 1994, theorem 2.2). With the pairs
-# scaled to <s, q> = 1 as rows of S and Y, oldest first, and U the upper triangle of S Y',
-#
-#     M = gamma I + S' U^-T (I + gamma Y Y') U^-1 S - gamma (S' U^-T Y + Y' U^-1 S).
-#
-# All of it is small but for S and Y themselves. The usual two loops would go through the pairs one by one for every r,
-# which leaves an accelerator idle.
-def inverse(secants: Secants) -> Callable[[PyTree], PyTree]:
-    """The map r -> M r with M close to the inverse of H on the span of the pairs."""
+def inverse(secants: Secants, r: PyTree) -> PyTree:
+    """M r with M close to the inverse of H on the span of the pairs: the two-loop recursion of L-BFGS."""
     pairs = len(secants.curvatures)
-    place = jnp.arange(pairs, dtype=secants.pushed.dtype)
-    oldest_first, back = (secants.pushed + place) % pairs, (place - secants.pushed) % pairs
-    filled = secants.curvatures > 0
-    unit = jnp.where(filled, 1 / jnp.sqrt(jnp.where(filled, secants.curvatures, 1)), 0)
-    units, identity = jnp.tile(unit, 2), jnp.eye(pairs, dtype=unit.dtype)
 
-    both = jax.tree.map(lambda s, q: jnp.concatenate([s, q]), secants.steps, secants.products)
-    gram = units[:, None] * jax.vmap(lambda one: _inner(both, one))(both) * units
-    mixed, squares = gram[:pairs, pairs:], gram[pairs:, pairs:]
-    newest = squares[oldest_first[-1], oldest_first[-1]]
-    gamma = jnp.where(newest > 0, 1 / jnp.where(newest > 0, newest, 1), 1)
-    upper = jnp.triu(mixed[oldest_first][:, oldest_first], 1) + identity
-    inverted = jax.scipy.linalg.solve_triangular(upper, identity)[back][:, back]
-    middle = inverted.T @ (identity + gamma * squares) @ inverted
-    small = jnp.block([[middle, -gamma * inverted.T], [-gamma * inverted, jnp.zeros_like(identity)]])
+    def pair(age: Any) -> tuple[PyTree, PyTree, Scalar]:
+        place = (secants.pushed - 1 - age) % pairs
+        step, product = (jax.tree.map(lambda leaf: leaf[place], t) for t in (secants.steps, secants.products))
+        curvature = secants.curvatures[place]
+        return step, product, jnp.where(curvature > 0, 1 / jnp.where(curvature > 0, curvature, 1), 0)
 
-    def apply(r: PyTree) -> PyTree:
-        factors = units * (small @ (units * _inner(both, r)))
-        return jax.tree.map(lambda leaf, stack: gamma.astype(leaf.dtype) * leaf + _combined(factors, stack), r, both)
+    def down(age: Any, at: tuple[PyTree, Array]) -> tuple[PyTree, Array]:
+        q, lengths = at
+        step, product, weight = pair(age)
+        length = weight * _tree.dot(step, q)
+        return _tree.axpy(-length, product, q), lengths.at[age].set(length)
 
-    return apply
+    def up(k: Any, q: PyTree) -> PyTree:
+        age = pairs - 1 - k
+        step, product, weight = pair(age)
+        return _tree.axpy(lengths[age] - weight * _tree.dot(product, q), step, q)
 
-
-_EXACT = jax.lax.Precision.HIGHEST  # accelerators would round the factors
-
-
-def _inner(stack: PyTree, vector: PyTree) -> Float[Array, " pairs"]:
-    """The inner product of each of the stack with the vector."""
-    products = jax.tree.map(lambda s, v: jnp.tensordot(s, v, v.ndim, precision=_EXACT), stack, vector)
-    return jnp.sum(jnp.stack(jax.tree.leaves(products)), axis=0)
-
-
-def _combined(factors: Float[Array, " pairs"], stack: Float[Array, "pairs *shape"]) -> Float[Array, "*shape"]:
-    return jnp.tensordot(factors.astype(stack.dtype), stack, 1, precision=_EXACT)
+    q, lengths = jax.lax.fori_loop(0, pairs, down, (r, jnp.zeros_like(secants.curvatures)))
+    _, newest, weight = pair(0)
+    squared = weight * _tree.dot(newest, newest)  # <q, q> / <s, q>: the curvature of the newest pair, from above
+    return jax.lax.fori_loop(0, pairs, up, _tree.scale(jnp.where(squared > 0, 1 / squared, 1), q))
 
 
 class Model(NamedTuple):
