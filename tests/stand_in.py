@@ -68,6 +68,8 @@ def _row(name, index, wrong):
 
 
 METHODS = ["stand-in", pytest.param("real", marks=pytest.mark.slow)]
+RARELY_REAL = ["stand-in", pytest.param("real", marks=[pytest.mark.slow, pytest.mark.hours])]
+"""Outside CI, which compiles the real one for the doctest of the estimator and for the README's example already."""
 
 
 @contextmanager

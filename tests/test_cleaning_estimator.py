@@ -21,7 +21,7 @@ from sklearn.preprocessing import StandardScaler
 from sklearn.svm import LinearSVC
 from sklearn.utils.estimator_checks import parametrize_with_checks
 from tests import stand_in
-from tests.stand_in import METHODS, using
+from tests.stand_in import RARELY_REAL, using
 
 from proxbi.cleaning import CleaningWarning, LabelCleaner, TrustedScorer
 from proxbi.cleaning import clean as real_clean
@@ -31,14 +31,14 @@ from proxbi.cleaning.inputs.prepare import looks_untransformed
 ROWS, TRUSTED, CLASSES = 500, 100, 5
 
 
-@pytest.fixture(scope="module", params=METHODS)
+@pytest.fixture(scope="module", params=RARELY_REAL)
 def method(request):
     with using(request.param):
         yield request.param
 
 
 # For tests of many fits, or with tables of sizes for which the real method is compiled anew.
-@pytest.fixture(params=["stand-in", pytest.param("real", marks=[pytest.mark.slow, pytest.mark.hours])])
+@pytest.fixture(params=RARELY_REAL)
 def rarely_real(request):
     with using("stand-in") if request.param == "stand-in" else patch("proxbi.cleaning.run.clean", real_clean):
         yield
