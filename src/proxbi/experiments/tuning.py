@@ -177,7 +177,8 @@ def race(problem: Problem, judge: Judge, grid: Array, T: Array, N: int, x0: PyTr
         steps = jnp.where(solved, at.step, at.steps)
         calls = at.calls + calls
         affordable = calls.astype(dtype) < jnp.minimum(budget.astype(dtype), jnp.min(found))
-        alive = at.alive & ~solved & jnp.isfinite(own) & affordable
+        lost = promising & jnp.isinf(reached)  # as good as stationary, above the ceiling: it will not come down
+        alive = at.alive & ~solved & ~lost & jnp.isfinite(own) & affordable
         next_look = jnp.where(due, at.step + 1 + at.step // LOOK, at.next_look)
         return Race(states, calls, alive, found, steps, at.step + 1, next_look)
 
