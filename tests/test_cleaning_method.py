@@ -1,5 +1,6 @@
 """The numerics of the label cleaner: each part against its definition, then the whole on data with known mistakes."""
 
+import os
 from itertools import permutations
 
 import jax
