@@ -47,7 +47,7 @@ BOXES = {
     "rate": (-7.0, 2.0),
 }
 START = {"bandwidth": -1.5, "ridge": -1.0, "temperature": -2.5, "rate": -2.0}
-STEPS, TOL = 15, 2e-3
+STEPS, TOL = 60, 2e-3
 SOLVER = AdaptiveProxBiO(inner_steps=100)  # in single precision more gain nothing
 
 
