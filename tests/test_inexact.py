@@ -31,13 +31,38 @@ def test_the_newest_pair_is_satisfied_by_the_inverse_and_by_the_model() -> None:
     memory = collected(matrix, 5)
     newest = (int(memory.pushed) - 1) % 5
     step, product = memory.steps[newest], memory.products[newest]
-    np.testing.assert_allclose(secant.inverse(memory, product), step, rtol=1e-9)
+    np.testing.assert_allclose(secant.inverse(memory) @ product, step, rtol=1e-9)
     model = secant.model(memory, jnp.asarray(7.0))
     np.testing.assert_allclose(model @ step, product, rtol=1e-9)
     dense = jax.vmap(lambda u: model @ u)(jnp.eye(12))
-    inverse = jax.vmap(lambda u: secant.inverse(memory, u))(jnp.eye(12))
+    inverse = jax.vmap(lambda u: secant.inverse(memory) @ u)(jnp.eye(12))
     assert np.linalg.eigvalsh(dense).min() > 0
     assert np.linalg.eigvalsh(inverse).min() > 0
+
+
+def bfgs(memory: secant.Secants) -> np.ndarray:
+    """The inverse BFGS matrix by its recursion, M <- (I - s q' / <s, q>) M (I - q s' / <s, q>) + s s' / <s, q>."""
+    count, pushed = len(memory.curvatures), int(memory.pushed)
+    places = [age % count for age in range(max(0, pushed - count), pushed)]
+    s, q = (np.asarray(stack)[places[-1]] for stack in (memory.steps, memory.products))
+    m = np.eye(len(s)) * (s @ q) / (q @ q)
+    for place in places:
+        s, q = (np.asarray(stack)[place] for stack in (memory.steps, memory.products))
+        v = np.eye(len(s)) - np.outer(s, q) / (s @ q)
+        m = v @ m @ v.T + np.outer(s, s) / (s @ q)
+    return m
+
+
+@pytest.mark.parametrize("pushed", [1, 3, 5, 8])
+def test_both_forms_of_the_inverse_are_the_bfgs_matrix(pushed: int) -> None:
+    matrix, draw = spd(12, 100.0), np.random.default_rng(4)
+    memory = secant.empty(jnp.zeros(12), 5)
+    for s in draw.normal(size=(pushed, 12)):
+        memory, _ = secant.push(memory, jnp.asarray(s), jnp.asarray(matrix @ s), 1e-8)
+    r, expected = draw.normal(size=12), bfgs(memory)
+    for_accelerators = secant.Inverse(memory, secant.inverted_triangle(memory))
+    np.testing.assert_allclose(secant.compact(for_accelerators, jnp.asarray(r)), expected @ r, rtol=1e-9)
+    np.testing.assert_allclose(secant.two_loops(secant.inverse(memory), jnp.asarray(r)), expected @ r, rtol=1e-9)
 
 
 def test_with_as_many_conjugate_pairs_as_dimensions_both_are_exact() -> None:
@@ -47,12 +72,12 @@ def test_with_as_many_conjugate_pairs_as_dimensions_both_are_exact() -> None:
         memory, _ = secant.push(memory, jnp.asarray(direction), jnp.asarray(matrix @ direction), 1e-12)
     u = jnp.arange(1.0, 7.0)
     np.testing.assert_allclose(secant.model(memory, jnp.asarray(1.0)) @ u, matrix @ u, rtol=1e-8)
-    np.testing.assert_allclose(secant.inverse(memory, matrix @ u), u, rtol=1e-6)
+    np.testing.assert_allclose(secant.inverse(memory) @ (matrix @ u), u, rtol=1e-6)
 
 
 def test_without_pairs_the_inverse_is_the_identity_and_the_model_a_multiple_of_it() -> None:
     memory, u = secant.empty(jnp.zeros(3), 4), jnp.arange(3.0)
-    np.testing.assert_array_equal(secant.inverse(memory, u), u)
+    np.testing.assert_array_equal(secant.inverse(memory) @ u, u)
     np.testing.assert_allclose(secant.model(memory, jnp.asarray(2.5)) @ u, 2.5 * u, rtol=1e-12)
 
 
@@ -64,24 +89,27 @@ def test_pairs_without_positive_curvature_are_not_kept(product: list[float]) -> 
     assert all(np.array_equal(a, b) for a, b in zip(jax.tree.leaves(memory), jax.tree.leaves(after), strict=True))
 
 
+def none(like: Any, pairs: int) -> secant.Inverse:
+    return secant.inverse(secant.empty(like, pairs))
+
+
 @jax.jit  # once for all: to compile takes longer than to run
-def corrected(matrix: Any, b: Any, accuracy: float, memory: secant.Secants) -> inexact.Correction:
-    return inexact.correct(lambda v: matrix @ v, b, jnp.asarray(accuracy), jnp.zeros(()), memory, 200)
+def corrected(matrix: Any, b: Any, accuracy: float, conditioner: secant.Inverse) -> inexact.Correction:
+    return inexact.correct(lambda v: matrix @ v, b, jnp.asarray(accuracy), jnp.zeros(()), conditioner, 200)
 
 
 @pytest.mark.parametrize("scale", [1e-150, 1.0, 1e150])
 @pytest.mark.parametrize("accuracy", [0.3, 1e-2, 1e-6])
 def test_the_error_of_a_correction_is_what_it_says(accuracy: float, scale: float) -> None:
     matrix, b = spd(40, 1e3), scale * np.random.default_rng(2).normal(size=40)
-    memory = secant.empty(jnp.zeros(40), 8)
-    e = corrected(matrix, b, accuracy, memory)
+    e = corrected(matrix, b, accuracy, none(jnp.zeros(40), 8))
     off = np.asarray(e.step) / scale - np.linalg.solve(matrix, b / scale)
     true = np.sqrt(off @ matrix @ off)
     assert e.status == LinearStatus.OK
     assert true <= 3 * accuracy * float(e.size) / scale
     said = float(e.error) / scale
     assert true / 30 - 1e-12 <= said <= 30 * true + 1e-12
-    warm = corrected(matrix, b, accuracy, e.secants)
+    warm = corrected(matrix, b, accuracy, e.conditioner)
     assert warm.matvecs <= e.matvecs  # what the first solve learned
 
 
@@ -94,34 +122,45 @@ def test_the_error_of_a_correction_is_what_it_says(accuracy: float, scale: float
     ],
 )
 def test_matrices_that_have_no_inverse_are_named(matrix: np.ndarray, status: LinearStatus) -> None:
-    memory = secant.empty(jnp.zeros(2), 4)
-    e = corrected(matrix, np.ones(2), 1e-6, memory)
+    e = corrected(matrix, np.ones(2), 1e-6, none(jnp.zeros(2), 4))
     assert e.status == status
 
 
 @jax.jit
-def solved(problem: Problem, x: Any, y: Any, accuracy: Any, memory: secant.Secants) -> inexact.LowerSolution:
-    return inexact.solve_lower(problem, x, y, accuracy, jnp.zeros(()), memory, 1000)
+def solved(problem: Problem, x: Any, y: Any, accuracy: Any) -> inexact.Solution:
+    zeros = (jnp.zeros(()), jnp.zeros(()))
+    return inexact.solve(problem, x, y, jnp.zeros_like(y), accuracy, zeros, none(y, 10), 1000)
 
 
 @pytest.mark.parametrize("start", [0.0, 30.0, -1000.0])
 def test_newton_solves_a_lower_problem_from_far_away(start: float) -> None:
     made = analytic.smooth_nonquadratic(1000.0)
-    y0 = jnp.full(made.y0.shape, start)
-    accuracy, memory = jnp.asarray(1e-8), secant.empty(y0, 10)
-    found = solved(made.problem, made.x0, y0, accuracy, memory)
-    assert found.status == LinearStatus.OK
+    found = solved(made.problem, made.x0, jnp.full(made.y0.shape, start), jnp.asarray(1e-8))
+    assert found.lower_status == found.status == LinearStatus.OK
     np.testing.assert_allclose(found.y, made.solution(made.x0), rtol=1e-6, atol=1e-6)
     np.testing.assert_allclose(found.gradient, made.problem.grad_lower(made.x0, found.y), atol=1e-12)
+    np.testing.assert_allclose(found.grad, made.gradient(made.x0), rtol=1e-5)
 
 
-def test_the_adjoint_gives_the_gradient() -> None:
+@pytest.mark.parametrize("from_solution", [True, False])
+def test_the_adjoint_gives_the_gradient(from_solution: bool) -> None:
+    """Also where there is nothing left to do for y."""
     made = analytic.ridge_hyperparameters(100.0)
     y = made.solution(made.x0)
-    memory = secant.empty(y, 10)
-    accuracy = jnp.asarray(1e-10)
-    found = inexact.solve_adjoint(made.problem, made.x0, y, jnp.zeros_like(y), accuracy, jnp.zeros(()), memory, 1000)
+    found = solved(made.problem, made.x0, y if from_solution else made.y0, jnp.asarray(1e-10))
     np.testing.assert_allclose(found.grad, made.gradient(made.x0), rtol=1e-7)
+    rhs = made.problem.grad_upper(made.x0, found.y)[1]
+    left = rhs - made.problem.hvp(made.x0, found.y)(found.v)
+    assert found.residual <= 1e-7 * found.rhs
+    np.testing.assert_allclose(np.linalg.norm(left), found.residual, rtol=0.1, atol=1e-12 * float(found.rhs))
+
+
+def test_a_lower_gradient_of_zero_leaves_y_alone() -> None:
+    problem = Problem(lambda x, y: jnp.sum(y * x), lambda x, y: jnp.sum((y - x) ** 2))
+    found = solved(problem, jnp.ones(2), jnp.ones(2), jnp.asarray(1e-6))
+    np.testing.assert_array_equal(found.y, 1.0)
+    np.testing.assert_allclose(found.grad, 2.0)
+    assert found.counts.grad_lower == 1
 
 
 def model_objective(h: Any, x: np.ndarray, d: np.ndarray, matrix: np.ndarray, u: np.ndarray) -> float:
@@ -149,6 +188,5 @@ def test_the_model_is_minimised_by_its_prox_alone(h: Any) -> None:
 
 def test_a_lower_problem_without_second_derivatives_is_negative_curvature() -> None:
     problem = Problem(lambda x, y: jnp.sum(y**2), lambda x, y: jnp.sum(x * y))
-    memory = secant.empty(jnp.zeros(2), 4)
-    found = inexact.solve_lower(problem, jnp.ones(2), jnp.ones(2), jnp.asarray(0.1), jnp.zeros(()), memory, 50)
-    assert found.status == LinearStatus.NEGATIVE_CURVATURE
+    found = solved(problem, jnp.ones(2), jnp.ones(2), jnp.asarray(0.1))
+    assert found.lower_status == LinearStatus.NEGATIVE_CURVATURE

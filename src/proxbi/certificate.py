@@ -124,7 +124,6 @@ def _residuals(problem: Problem, x: PyTree, y: PyTree, v: PyTree) -> _Residuals:
 def _refined_change(problem: Problem, x: PyTree, y: PyTree, v: PyTree, grad: PyTree) -> Scalar:
     """How far `grad` is from the hypergradient at a much better y and v."""
     accuracy = jnp.asarray(_REFINEMENT, jnp.result_type(*jax.tree.leaves(y)))
-    zero, pairs = jnp.zeros_like(accuracy), secant.empty(y, _PAIRS)
-    lower = inexact.solve_lower(problem, x, y, accuracy, zero, pairs, _STEPS)
-    better = inexact.solve_adjoint(problem, x, lower.y, v, accuracy, zero, lower.secants, _STEPS)
+    zero, conditioner = jnp.zeros_like(accuracy), secant.inverse(secant.empty(y, _PAIRS))
+    better = inexact.solve(problem, x, y, v, accuracy, (zero, zero), conditioner, _STEPS)
     return _tree.norm(_tree.subtract(better.grad, grad))

@@ -18,7 +18,7 @@ from proxbi import _tree, secant
 from proxbi._tree import Scalar
 from proxbi.linear import LinearStatus, Matvec
 from proxbi.problem import Counts, Problem
-from proxbi.secant import Secants
+from proxbi.secant import Inverse, Secants
 
 _RUNNING = -1
 
@@ -36,7 +36,7 @@ class Correction(NamedTuple):
     status: Int[Array, ""]
     """A `LinearStatus`."""
     matvecs: Int[Array, ""]
-    secants: Secants
+    conditioner: Inverse
     """With the pairs of this solve."""
 
 
@@ -50,10 +50,10 @@ class _Iterate(NamedTuple):
     error: Scalar
     status: Int[Array, ""]
     matvecs: Int[Array, ""]
-    secants: Secants
+    pairs: Secants
 
 
-def correct(matvec: Matvec, b: PyTree, accuracy: Scalar, known: Scalar, secants: Secants, steps: int) -> Correction:
+def correct(matvec: Matvec, b: PyTree, accuracy: Scalar, known: Scalar, conditioner: Inverse, steps: int) -> Correction:
     """CG for H e = b from zero, until its error is at most `accuracy` times the larger of |e|_H and `known`."""
     scale = _tree.norm(b)
     unit = jnp.where((scale > 0) & jnp.isfinite(scale), scale, 1)
@@ -71,7 +71,7 @@ def correct(matvec: Matvec, b: PyTree, accuracy: Scalar, known: Scalar, secants:
         length = jnp.where(flat, 0, at.decrease / jnp.where(flat, 1, curvature))
         step = _tree.axpy(length, at.direction, at.step)
         residual = _tree.axpy(-length, product, at.residual)
-        conditioned = secant.inverse(secants, residual)
+        conditioned = conditioner @ residual
         decrease = jnp.maximum(_tree.dot(residual, conditioned), 0)
         energy, longest = at.energy + length * at.decrease, jnp.maximum(at.longest, length)
         error = jnp.sqrt(decrease * longest)
@@ -86,16 +86,16 @@ def correct(matvec: Matvec, b: PyTree, accuracy: Scalar, known: Scalar, secants:
         }
         status = jnp.select(list(ends.values()), list(ends), _RUNNING).astype(jnp.int32)
         direction = _tree.axpy(decrease / jnp.where(at.decrease > 0, at.decrease, 1), at.direction, conditioned)
-        pairs = secant.push(at.secants, at.direction, product, eps)[0]
+        pairs = secant.push(at.pairs, at.direction, product, eps)[0]
         return _Iterate(step, residual, direction, decrease, energy, longest, error, status, at.matvecs + 1, pairs)
 
-    first = secant.inverse(secants, b)
+    first = conditioner @ b
     decrease = _tree.dot(b, first)
     zero = jnp.zeros_like(scale)
     status = jnp.select([~jnp.isfinite(scale), scale == 0], [LinearStatus.NONFINITE, LinearStatus.OK], _RUNNING).astype(
         jnp.int32
     )
-    start = _Iterate(_tree.zeros_like(b), b, first, decrease, zero, zero, zero, status, jnp.int32(0), secants)
+    start = _Iterate(_tree.zeros_like(b), b, first, decrease, zero, zero, zero, status, jnp.int32(0), conditioner.pairs)
     last = jax.lax.while_loop(more, advance, start)
     return Correction(
         step=_tree.scale(unit, last.step),
@@ -104,121 +104,190 @@ def correct(matvec: Matvec, b: PyTree, accuracy: Scalar, known: Scalar, secants:
         error=unit * last.error,
         status=last.status,
         matvecs=last.matvecs,
-        secants=last.secants,
+        conditioner=secant.inverse(last.pairs),
     )
 
 
-class LowerSolution(NamedTuple):
-    """y close to y*(x)."""
+class Solution(NamedTuple):
+    """y close to y*(x), v close to the solution of H v = f_y, and the hypergradient they make."""
 
     y: PyTree
+    v: PyTree
+    grad: PyTree
+    """f_x - g_xy v."""
+    value: Scalar
+    """f."""
     gradient: PyTree
-    """g_y there."""
-    size: Scalar
-    """The energy of the largest correction made."""
-    error: Scalar
-    """An estimate of the energy of y - y*(x)."""
-    status: Int[Array, ""]
+    """g_y."""
+    sizes: tuple[Scalar, Scalar]
+    """The energies of the largest corrections made to y and to v."""
+    errors: tuple[Scalar, Scalar]
+    """Estimates of the energies of what is still wrong with them."""
+    residual: Scalar
+    """|f_y - H v|, by CG's recursion."""
+    rhs: Scalar
+    """|f_y|."""
+    lower_status: Int[Array, ""]
     """A `LinearStatus`: BUDGET if Newton's method did not get there."""
+    status: Int[Array, ""]
+    """That of the adjoint equation."""
+    iterations: Int[Array, ""]
+    """Of CG on it."""
     counts: Counts
-    secants: Secants
+    conditioner: Inverse
 
 
-class _Newton(NamedTuple):
+class _Upper(NamedTuple):
+    value: Scalar
+    x: PyTree
     y: PyTree
+
+
+class _At(NamedTuple):
+    y: PyTree
+    v: PyTree
     gradient: PyTree
-    size: Scalar
-    error: Scalar
+    upper: _Upper
+    sizes: tuple[Scalar, Scalar]
+    errors: tuple[Scalar, Scalar]
+    residual: Scalar
+    lower_status: Int[Array, ""]
     status: Int[Array, ""]
     grads: Int[Array, ""]
     matvecs: Int[Array, ""]
+    iterations: Int[Array, ""]
     rounds: Int[Array, ""]
-    secants: Secants
+    conditioner: Inverse
 
 
 _MOST_NEWTON_STEPS = 50
 _MOST_HALVINGS = 30
 
 
-# Newton's method with CG. The step length is found from gradients alone, whose noise is far below that of values: along
-# a direction p the slope <g_y(y + t p), p> of a convex g grows from a negative value, and t is too long only if the
-# slope has turned nearly as steep upwards. The secant through both slopes then meets zero where a quadratic would.
-def solve_lower(
-    problem: Problem, x: PyTree, y: PyTree, accuracy: Scalar, known: Scalar, secants: Secants, steps: int
-) -> LowerSolution:
-    """Until the error is at most about `accuracy` times the larger of the corrections made and `known`."""
+# One loop of corrections: of y by Newton's method until it is solved for, then of v, once. (One loop, because CG with
+# all that it needs is the larger part of the program, and compiled but once so.)
+def solve(
+    problem: Problem,
+    x: PyTree,
+    y: PyTree,
+    v: PyTree,
+    accuracy: Scalar,
+    known: tuple[Scalar, Scalar],
+    conditioner: Inverse,
+    steps: int,
+) -> Solution:
+    """From y and v, until the error of each is at most about `accuracy` times the larger of the corrections made to it
+    and what is `known` of earlier ones.
+    """
     gradient = problem.grad_lower(x, y)
+
+    def advance(at: _At) -> _At:
+        hvp = problem.hvp(x, at.y)
+        solved = at.lower_status != _RUNNING
+
+        def of_v() -> tuple[PyTree, _Upper]:
+            value, (upper_x, upper_y) = problem.value_and_grad_upper(x, at.y)
+            return _tree.subtract(upper_y, hvp(at.v)), _Upper(value.astype(accuracy.dtype), upper_x, upper_y)
+
+        rhs, upper = jax.lax.cond(solved, of_v, lambda: (_tree.scale(-1, at.gradient), at.upper))
+        known = jnp.where(solved, at.sizes[1], at.sizes[0])
+        e = correct(hvp, rhs, accuracy, known, at.conditioner, steps)
+        at = at._replace(upper=upper, conditioner=e.conditioner)
+        return jax.lax.cond(solved, lambda: _corrected(at, e), lambda: _newton(problem, x, at, e, accuracy))
+
+    zero, none, running = jnp.zeros_like(accuracy), jnp.int32(0), jnp.int32(_RUNNING)
+    start = _At(
+        y=y,
+        v=v,
+        gradient=gradient,
+        upper=_Upper(zero, _tree.zeros_like(x), _tree.zeros_like(y)),
+        sizes=known,
+        errors=(zero, zero),
+        residual=zero,
+        lower_status=jnp.where(_tree.norm(gradient) == 0, int(LinearStatus.OK), running),
+        status=running,
+        grads=jnp.int32(1),
+        matvecs=none,
+        iterations=none,
+        rounds=none,
+        conditioner=conditioner,
+    )
+    last = jax.lax.while_loop(lambda at: at.status == _RUNNING, advance, start)
+    grad = _tree.subtract(last.upper.x, problem.cross(x, last.y)(last.v))
+    return Solution(
+        y=last.y,
+        v=last.v,
+        grad=grad,
+        value=last.upper.value,
+        gradient=last.gradient,
+        sizes=last.sizes,
+        errors=last.errors,
+        residual=last.residual,
+        rhs=_tree.norm(last.upper.y),
+        lower_status=last.lower_status,
+        status=last.status,
+        iterations=last.iterations,
+        counts=Counts(grad_lower=last.grads, grad_upper=1, hvp=last.matvecs, cross=1),
+        conditioner=last.conditioner,
+    )
+
+
+def _corrected(at: _At, e: Correction) -> _At:
+    """v with its correction."""
+    return at._replace(
+        v=_tree.axpy(1, e.step, at.v),
+        sizes=(at.sizes[0], jnp.maximum(at.sizes[1], e.size)),
+        errors=(at.errors[0], e.error),
+        residual=_tree.norm(e.residual),
+        status=e.status,
+        iterations=e.matvecs,
+        matvecs=at.matvecs + e.matvecs + 1,
+    )
+
+
+# A step of Newton's method. Its length is found from gradients alone, whose noise is far below that of values: along a
+# direction p the slope <g_y(y + t p), p> of a convex g grows from a negative value, and t is too long only if the slope
+# has turned nearly as steep upwards. The secant through both slopes then meets zero where a quadratic would.
+def _newton(problem: Problem, x: PyTree, at: _At, e: Correction, accuracy: Scalar) -> _At:
+    slope = _tree.dot(at.gradient, e.step)
     eps = float(jnp.finfo(accuracy.dtype).eps)
 
-    def advance(at: _Newton) -> _Newton:
-        newton = correct(problem.hvp(x, at.y), _tree.scale(-1, at.gradient), accuracy, at.size, at.secants, steps)
-        slope = _tree.dot(at.gradient, newton.step)
+    def too_long(trial: tuple[Scalar, Scalar, PyTree, PyTree, Array]) -> Array:
+        _, there, _, _, tries = trial
+        return (tries == 0) | ((~(there <= -0.9 * slope)) & (tries <= _MOST_HALVINGS))
 
-        def too_long(trial: tuple[Scalar, PyTree, PyTree, Array]) -> Array:
-            _, _, gradient, tries = trial
-            there = _tree.dot(gradient, newton.step)
-            return (~(there <= -0.9 * slope)) & (tries < _MOST_HALVINGS)
+    def look(trial: tuple[Scalar, Scalar, PyTree, PyTree, Array]) -> tuple[Scalar, Scalar, PyTree, PyTree, Array]:
+        length, there, _, _, tries = trial
+        meets_zero = slope / (slope - there)
+        shorter = jnp.clip(jnp.where(jnp.isfinite(meets_zero), meets_zero, 0.1), 0.1, 0.9)
+        length = length * jnp.where(tries == 0, 1, shorter)
+        moved = _tree.axpy(length, e.step, at.y)
+        gradient = problem.grad_lower(x, moved)
+        return length, _tree.dot(gradient, e.step), moved, gradient, tries + 1
 
-        def shorten(trial: tuple[Scalar, PyTree, PyTree, Array]) -> tuple[Scalar, PyTree, PyTree, Array]:
-            length, _, gradient, tries = trial
-            meets_zero = slope / (slope - _tree.dot(gradient, newton.step))
-            length = length * jnp.clip(jnp.where(jnp.isfinite(meets_zero), meets_zero, 0.1), 0.1, 0.9)
-            moved = _tree.axpy(length, newton.step, at.y)
-            return length, moved, problem.grad_lower(x, moved), tries + 1
-
-        moved = _tree.axpy(1, newton.step, at.y)
-        first = (jnp.ones_like(slope), moved, problem.grad_lower(x, moved), jnp.int32(0))
-        _, moved, gradient, tries = jax.lax.while_loop(too_long, shorten, first)
-        size = jnp.maximum(at.size, newton.size)
-        rest = _tree.dot(gradient, secant.inverse(newton.secants, gradient))
-        error = jnp.sqrt(jnp.maximum(rest, 0))
-        rounded = _tree.norm(newton.step) <= 10 * eps * _tree.norm(at.y)
-        solved = ((error <= 1.5 * accuracy * size) & (tries == 0)) | rounded
-        finite = jnp.isfinite(rest) & jnp.isfinite(slope)
-        broken = newton.status > int(LinearStatus.BUDGET)
-        ends = {
-            LinearStatus.NONFINITE: ~finite,
-            LinearStatus.OK: solved,
-            LinearStatus.BUDGET: at.rounds + 1 >= _MOST_NEWTON_STEPS,
-        }
-        status = jnp.where(broken, newton.status, jnp.select(list(ends.values()), list(ends), _RUNNING))
-        status = status.astype(jnp.int32)
-        grads, matvecs = at.grads + 1 + tries, at.matvecs + newton.matvecs
-        return _Newton(moved, gradient, size, error, status, grads, matvecs, at.rounds + 1, newton.secants)
-
-    zero, none = jnp.zeros_like(accuracy), jnp.int32(0)
-    status = jnp.where(_tree.norm(gradient) == 0, int(LinearStatus.OK), _RUNNING).astype(jnp.int32)
-    start = _Newton(y, gradient, known, zero, status, jnp.int32(1), none, none, secants)
-    last = jax.lax.while_loop(lambda at: at.status == _RUNNING, advance, start)
-    counts = Counts(grad_lower=last.grads, hvp=last.matvecs)
-    return LowerSolution(last.y, last.gradient, last.size, last.error, last.status, counts, last.secants)
-
-
-class Adjoint(NamedTuple):
-    """v close to the solution of H v = f_y, and the hypergradient with it."""
-
-    v: PyTree
-    grad: PyTree
-    """f_x - g_xy v."""
-    value: Scalar
-    """f."""
-    correction: Correction
-    rhs: Scalar
-    """|f_y|."""
-    counts: Counts
-
-
-def solve_adjoint(
-    problem: Problem, x: PyTree, y: PyTree, v: PyTree, accuracy: Scalar, known: Scalar, secants: Secants, steps: int
-) -> Adjoint:
-    """From v, until the error is at most `accuracy` times the larger of the correction and `known`."""
-    value, (upper_x, upper_y) = problem.value_and_grad_upper(x, y)
-    hvp = problem.hvp(x, y)
-    e = correct(hvp, _tree.subtract(upper_y, hvp(v)), accuracy, known, secants, steps)
-    v = _tree.axpy(1, e.step, v)
-    grad = _tree.subtract(upper_x, problem.cross(x, y)(v))
-    counts = Counts(grad_upper=1, hvp=e.matvecs + 1, cross=1)
-    return Adjoint(v, grad, value, e, _tree.norm(upper_y), counts)
+    first = (jnp.ones_like(slope), jnp.zeros_like(slope), at.y, at.gradient, jnp.int32(0))
+    _, _, moved, gradient, tries = jax.lax.while_loop(too_long, look, first)
+    size = jnp.maximum(at.sizes[0], e.size)
+    rest = _tree.dot(gradient, e.conditioner @ gradient)
+    error = jnp.sqrt(jnp.maximum(rest, 0))
+    rounded = _tree.norm(e.step) <= 10 * eps * _tree.norm(at.y)
+    ends = {
+        LinearStatus.NONFINITE: ~(jnp.isfinite(rest) & jnp.isfinite(slope)),
+        LinearStatus.OK: ((error <= 1.5 * accuracy * size) & (tries == 1)) | rounded,
+        LinearStatus.BUDGET: at.rounds + 1 >= _MOST_NEWTON_STEPS,
+    }
+    status = jnp.select(list(ends.values()), list(ends), _RUNNING)
+    broken = e.status > int(LinearStatus.BUDGET)
+    return at._replace(
+        y=moved,
+        gradient=gradient,
+        sizes=(size, at.sizes[1]),
+        errors=(error, at.errors[1]),
+        lower_status=jnp.where(broken, e.status, status).astype(jnp.int32),
+        grads=at.grads + tries,
+        matvecs=at.matvecs + e.matvecs,
+        rounds=at.rounds + 1,
+    )
 
 
 def _length(tree: PyTree) -> Scalar:

@@ -2,8 +2,8 @@ r"""What pairs (s, H s) say about a symmetric H: limited-memory quasi-Newton upd
 
 Pairs are kept with |s| = 1, so that no scale of the problem makes an inner product overflow or vanish. Two uses:
 
-- `inverse` is a preconditioner for H from the pairs that earlier CG solves left behind (two-loop recursion; Morales
-  and Nocedal, "Automatic preconditioning by limited memory quasi-Newton updating", 2000);
+- `Inverse` is a preconditioner for H from the pairs that earlier CG solves left behind (Morales and Nocedal,
+  "Automatic preconditioning by limited memory quasi-Newton updating", 2000);
 - `model` is the matrix B = sigma I + Q (T - sigma I) Q' itself, with Q an orthonormal basis of the span of all pairs
   and T = Q'BQ small, for steps that need B u rather than a solve.
 
@@ -60,31 +60,110 @@ def push(secants: Secants, step: PyTree, product: PyTree, least_cosine: float) -
     ), keep
 
 
-def inverse(secants: Secants, r: PyTree) -> PyTree:
-    """M r with M close to the inverse of H on the span of the pairs: the two-loop recursion of L-BFGS."""
-    pairs = len(secants.curvatures)
+# The inverse BFGS matrix M of the pairs, started from gamma I, is applied in one of two ways, which differ by rounding
+# only. The two loops of L-BFGS go through the pairs one by one: best on a CPU, where a step of a loop is cheap, and
+# hopeless on an accelerator, where each is several launches. There the compact form is used (Byrd, Nocedal, Schnabel,
+# "Representations of quasi-Newton matrices and their use in limited memory methods", 1994): with the pairs as rows of S
+# and Q, oldest first, R the upper triangle of S Q' and D its diagonal,
+#
+#     M r = gamma t + S' R^-T (D a - gamma Q t),     a = R^-1 S r,     t = r - Q' a,
+#
+# four matrix products. As <r, M r> = gamma <t, t> + <a, D a>, rounding does not make it negative.
+class Inverse(NamedTuple):
+    """M, close to the inverse of H on the span of the pairs; `inverse(pairs) @ r` applies it."""
+
+    pairs: Secants
+    triangle: Float[Array, "pairs pairs"]
+    """R^-1, its rows and columns in the places of the pairs; not used on a CPU."""
+
+    def __matmul__(self, r: PyTree) -> PyTree:
+        return jax.lax.platform_dependent(self, r, cpu=two_loops, default=compact)
+
+
+def inverse(pairs: Secants) -> Inverse:
+    """The inverse BFGS matrix of the pairs; the identity without any."""
+    return Inverse(pairs, jax.lax.platform_dependent(pairs, cpu=_no_triangle, default=inverted_triangle))
+
+
+def two_loops(m: Inverse, r: PyTree) -> PyTree:
+    """M r, pair by pair."""
+    count = len(m.pairs.curvatures)
 
     def pair(age: Any) -> tuple[PyTree, PyTree, Scalar]:
-        place = (secants.pushed - 1 - age) % pairs
-        step, product = (jax.tree.map(lambda leaf: leaf[place], t) for t in (secants.steps, secants.products))
-        curvature = secants.curvatures[place]
-        return step, product, jnp.where(curvature > 0, 1 / jnp.where(curvature > 0, curvature, 1), 0)
+        place = (m.pairs.pushed - 1 - age) % count
+        step, product = (jax.tree.map(lambda leaf: leaf[place], t) for t in (m.pairs.steps, m.pairs.products))
+        return step, product, _reciprocal(m.pairs.curvatures[place])
 
     def down(age: Any, at: tuple[PyTree, Array]) -> tuple[PyTree, Array]:
-        q, lengths = at
+        t, lengths = at
         step, product, weight = pair(age)
-        length = weight * _tree.dot(step, q)
-        return _tree.axpy(-length, product, q), lengths.at[age].set(length)
+        length = weight * _tree.dot(step, t)
+        return _tree.axpy(-length, product, t), lengths.at[age].set(length)
 
-    def up(k: Any, q: PyTree) -> PyTree:
-        age = pairs - 1 - k
+    def up(k: Any, t: PyTree) -> PyTree:
+        age = count - 1 - k
         step, product, weight = pair(age)
-        return _tree.axpy(lengths[age] - weight * _tree.dot(product, q), step, q)
+        return _tree.axpy(lengths[age] - weight * _tree.dot(product, t), step, t)
 
-    q, lengths = jax.lax.fori_loop(0, pairs, down, (r, jnp.zeros_like(secants.curvatures)))
-    _, newest, weight = pair(0)
-    squared = weight * _tree.dot(newest, newest)  # <q, q> / <s, q>: the curvature of the newest pair, from above
-    return jax.lax.fori_loop(0, pairs, up, _tree.scale(jnp.where(squared > 0, 1 / squared, 1), q))
+    t, lengths = jax.lax.fori_loop(0, count, down, (r, jnp.zeros_like(m.pairs.curvatures)))
+    return jax.lax.fori_loop(0, count, up, _tree.scale(_gamma(m.pairs), t))
+
+
+def compact(m: Inverse, r: PyTree) -> PyTree:
+    """M r by matrix products."""
+    pairs, gamma = m.pairs, _gamma(m.pairs)
+    a = jnp.dot(m.triangle, _inner(pairs.steps, r), precision=_EXACT)
+    t = jax.tree.map(lambda leaf, stack: leaf - _combined(a, stack), r, pairs.products)
+    c = jnp.dot(m.triangle.T, pairs.curvatures * a - gamma * _inner(pairs.products, t), precision=_EXACT)
+    return jax.tree.map(lambda leaf, stack: gamma.astype(leaf.dtype) * leaf + _combined(c, stack), t, pairs.steps)
+
+
+def inverted_triangle(pairs: Secants) -> Float[Array, "pairs pairs"]:
+    """R^-1, row by row from the newest pair on: row i of R R^-1 = I is d_i x_i + sum over newer j of R_ij x_j = e_i."""
+    count, weights = len(pairs.curvatures), _reciprocal(pairs.curvatures)
+    place = jnp.arange(count, dtype=pairs.pushed.dtype)
+    age = (pairs.pushed - 1 - place) % count
+    mixed = jax.vmap(lambda s: _inner(pairs.products, s))(pairs.steps)
+    newer = jnp.where(age[None, :] < age[:, None], mixed, 0)
+    identity = jnp.eye(count, dtype=weights.dtype)
+
+    def row(k: Any, rows: Array) -> Array:
+        i = (pairs.pushed - 1 - k) % count
+        return rows.at[i].set(weights[i] * (identity[i] - jnp.dot(newer[i], rows, precision=_EXACT)))
+
+    return jax.lax.fori_loop(0, count, row, jnp.zeros_like(identity))
+
+
+def _no_triangle(pairs: Secants) -> Float[Array, "pairs pairs"]:
+    return jnp.zeros((len(pairs.curvatures), len(pairs.curvatures)), pairs.curvatures.dtype)
+
+
+def _gamma(pairs: Secants) -> Scalar:
+    """<s, q> / |q|^2 of the newest pair, the smaller of the two usual choices; 1 without pairs."""
+    newest = (pairs.pushed - 1) % len(pairs.curvatures)
+    product = jax.tree.map(lambda stack: stack[newest], pairs.products)
+    squared = _reciprocal(pairs.curvatures[newest]) * _tree.dot(product, product)
+    return jnp.where(squared > 0, _reciprocal(squared), 1)
+
+
+def _reciprocal(a: Array) -> Array:
+    """1 / a, and 0 where a is not positive."""
+    return jnp.where(a > 0, 1 / jnp.where(a > 0, a, 1), 0)
+
+
+_EXACT = jax.lax.Precision.HIGHEST  # accelerators would round the factors
+
+
+def _inner(stack: PyTree, vector: PyTree) -> Float[Array, " pairs"]:
+    """The inner product of each of the stack with the vector."""
+    products = jax.tree.map(lambda s, v: jnp.tensordot(s, v, v.ndim, precision=_EXACT), stack, vector)
+    first, *others = jax.tree.leaves(products)
+    return sum(others, start=first)
+
+
+def _combined(factors: Float[Array, " pairs"], stack: Float[Array, "pairs *shape"]) -> Float[Array, "*shape"]:
+    """The sum of all of the stack, each times its factor."""
+    return jnp.tensordot(factors.astype(stack.dtype), stack, 1, precision=_EXACT)
 
 
 class Model(NamedTuple):

@@ -18,9 +18,10 @@ from jaxtyping import Array, Bool, Int, PyTree
 
 from proxbi import _tree, inexact
 from proxbi._tree import Scalar
+from proxbi.inexact import Solution
 from proxbi.linear import LinearInfo, LinearStatus
 from proxbi.problem import Counts, Problem
-from proxbi.secant import Secants
+from proxbi.secant import Inverse
 from proxbi.solvers._proximal_newton import Target
 
 ACCURACY = 0.1  # E <= this |d + s|
@@ -79,111 +80,81 @@ def start(x: PyTree, y: PyTree) -> Point:
 class _Rounds(NamedTuple):
     """The hypergradient so far, refined until its error is small beside its size."""
 
-    y: PyTree
-    v: PyTree
-    pairs: Secants
-    sizes: tuple[Scalar, Scalar]
-    """The largest corrections of y and v."""
-    errors: tuple[Scalar, Scalar]
+    found: Solution
     accuracy: Scalar
-    grad: PyTree
-    value: Scalar
-    """f at y."""
     gap: Scalar
     error: Scalar
-    gradient: PyTree
-    """g_y at y."""
-    residual: Scalar
-    status: Int[Array, ""]
-    unsolved: Bool[Array, ""]
-    iterations: Int[Array, ""]
     counts: Counts
     rounds: Int[Array, ""]
 
 
 def evaluate(
-    problem: Problem, before: Point, target: Target, accuracy: Scalar, trust: Scalar, pairs: Secants, steps: int
-) -> tuple[Point, Secants, Counts]:
-    """The hypergradient at the target, with y and v started as they were at `before`; `pairs` of earlier lower solves
-    precondition, and at most `steps` CG steps are taken in one of them.
+    problem: Problem, before: Point, target: Target, accuracy: Scalar, trust: Scalar, conditioner: Inverse, steps: int
+) -> tuple[Point, Inverse, Counts]:
+    """The hypergradient at the target, with y and v started as they were at `before`; `conditioner` knows the pairs of
+    earlier lower solves, and at most `steps` CG steps are taken in one of them.
     """
     x = target.x
 
     def too_rough(at: _Rounds) -> Array:
         rough = at.error > ACCURACY * at.gap
-        healthy = (at.status <= SOLVED) & (at.rounds < _MOST_ROUNDS)
+        healthy = (at.found.lower_status <= SOLVED) & (at.found.status <= SOLVED) & (at.rounds < _MOST_ROUNDS)
         return (at.rounds == 0) | (rough & healthy)
 
     def refine(at: _Rounds) -> _Rounds:
         factor = jnp.clip(0.3 * ACCURACY * ratio(at.gap, at.error), 1e-3, 0.3)
         accuracy = jnp.where(at.rounds == 0, 1, factor) * at.accuracy
-        lower = inexact.solve_lower(problem, x, at.y, accuracy, at.sizes[0], at.pairs, steps)
-        adjoint = inexact.solve_adjoint(problem, x, lower.y, at.v, accuracy, at.sizes[1], lower.secants, steps)
-        e = adjoint.correction
-        sizes = (lower.size, jnp.maximum(at.sizes[1], e.size))
-        fractions = ratio(lower.error, sizes[0]) + ratio(e.error, sizes[1])
-        change = _tree.norm(_tree.subtract(adjoint.grad, before.grad))
+        last = at.found
+        found = inexact.solve(problem, x, last.y, last.v, accuracy, last.sizes, last.conditioner, steps)
+        fractions = ratio(found.errors[0], found.sizes[0]) + ratio(found.errors[1], found.sizes[1])
+        change = _tree.norm(_tree.subtract(found.grad, before.grad))
         return _Rounds(
-            y=lower.y,
-            v=adjoint.v,
-            pairs=e.secants,
-            sizes=sizes,
-            errors=(lower.error, e.error),
+            found=found._replace(counts=jax.tree.map(jnp.int32, found.counts)),
             accuracy=accuracy,
-            grad=adjoint.grad,
-            value=adjoint.value.astype(accuracy.dtype),
-            gap=_tree.norm(_tree.axpy(1, target.subgradient, adjoint.grad)),
+            gap=_tree.norm(_tree.axpy(1, target.subgradient, found.grad)),
             error=trust * fractions * change,
-            gradient=lower.gradient,
-            residual=ratio(_tree.norm(e.residual), adjoint.rhs),
-            status=jnp.where(lower.status > SOLVED, lower.status, e.status),
-            unsolved=lower.status == SOLVED,
-            iterations=at.iterations + e.matvecs,
-            counts=jax.tree.map(jnp.int32, at.counts + lower.counts + adjoint.counts),
+            counts=jax.tree.map(jnp.int32, at.counts + found.counts),
             rounds=at.rounds + 1,
         )
 
     zero, none = jnp.zeros_like(accuracy), jnp.int32(0)
-    at = jax.lax.while_loop(
-        too_rough,
-        refine,
-        _Rounds(
-            y=before.y,
-            v=before.v,
-            pairs=pairs,
-            sizes=(zero, zero),
-            errors=(zero, zero),
-            accuracy=accuracy,
-            grad=before.grad,
-            value=zero,
-            gap=zero,
-            error=zero,
-            gradient=before.y,
-            residual=zero,
-            status=none,
-            unsolved=jnp.asarray(False),
-            iterations=none,
-            counts=jax.tree.map(jnp.int32, Counts()),
-            rounds=none,
-        ),
+    counts = jax.tree.map(jnp.int32, Counts())
+    start = Solution(
+        y=before.y,
+        v=before.v,
+        grad=before.grad,
+        value=zero,
+        gradient=before.y,
+        sizes=(zero, zero),
+        errors=(zero, zero),
+        residual=zero,
+        rhs=zero,
+        lower_status=none,
+        status=none,
+        iterations=none,
+        counts=counts,
+        conditioner=conditioner,
     )
+    at = jax.lax.while_loop(too_rough, refine, _Rounds(start, accuracy, zero, zero, counts, none))
+    found = at.found
+    status = jnp.where(found.lower_status > SOLVED, found.lower_status, found.status)
     point = Point(
         x=x,
-        y=at.y,
-        v=at.v,
-        grad=at.grad,
+        y=found.y,
+        v=found.v,
+        grad=found.grad,
         subgradient=target.subgradient,
-        value=at.value - _tree.dot(at.v, at.gradient),
+        value=found.value - _tree.dot(found.v, found.gradient),
         penalty=problem.regularizer.value(x).astype(accuracy.dtype),
         gap=at.gap,
         error=at.error,
-        value_error=at.errors[0] * at.errors[1],
+        value_error=found.errors[0] * found.errors[1],
         accuracy=at.accuracy,
-        lower_residual=_tree.norm(at.gradient),
-        linear=LinearInfo(at.status, at.residual, at.iterations, at.counts.hvp),
-        unsolved=at.unsolved,
+        lower_residual=_tree.norm(found.gradient),
+        linear=LinearInfo(status, ratio(found.residual, found.rhs), found.iterations, at.counts.hvp),
+        unsolved=found.lower_status == SOLVED,
     )
-    return point, at.pairs, at.counts
+    return point, found.conditioner, at.counts
 
 
 def ratio(a: Scalar, b: Scalar) -> Scalar:

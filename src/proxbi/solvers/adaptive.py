@@ -31,7 +31,7 @@ from proxbi import _check, _tree, secant
 from proxbi._tree import Scalar
 from proxbi.linear import LinearStatus
 from proxbi.problem import Counts, Problem
-from proxbi.secant import Secants
+from proxbi.secant import Inverse, Secants
 from proxbi.solvers._base import Fault, Info, Solver
 from proxbi.solvers._evaluate import ACCURACY, SOLVED, Point, evaluate, ratio, start
 from proxbi.solvers._proximal_newton import Target, propose
@@ -49,7 +49,8 @@ class AdaptiveState(NamedTuple):
 
     point: Point
     pairs: Secants
-    lower_pairs: Secants
+    conditioner: Inverse
+    """Of lower and adjoint solves."""
     mode: Int[Array, ""]
     accuracy: Scalar
     trust: Scalar
@@ -122,7 +123,7 @@ class AdaptiveProxBiO(Solver):
         return AdaptiveState(
             point=start(x, y),
             pairs=secant.empty(flat, _room(flat, self.memory)),
-            lower_pairs=secant.empty(y, _room(y, 2 * self.memory)),
+            conditioner=secant.inverse(secant.empty(y, _room(y, 2 * self.memory))),
             mode=jnp.int32(_START),
             accuracy=zero + 1e-3,
             trust=zero + 1,
@@ -143,8 +144,8 @@ class AdaptiveProxBiO(Solver):
         target = jax.lax.cond(moves, lambda: _ahead(problem, state), lambda: _stay(state))
         refines = state.mode == _REFINE
         accuracy = jnp.where(refines, 0.01 * jnp.minimum(state.accuracy, state.point.accuracy), state.accuracy)
-        point, lower_pairs, counts = evaluate(
-            problem, state.point, target, accuracy, state.trust, state.lower_pairs, self.inner_steps
+        point, conditioner, counts = evaluate(
+            problem, state.point, target, accuracy, state.trust, state.conditioner, self.inner_steps
         )
         after = jax.lax.switch(
             state.mode,
@@ -154,7 +155,7 @@ class AdaptiveProxBiO(Solver):
                 lambda: _after_refine(state, point),
             ],
         )
-        after = after._replace(lower_pairs=lower_pairs)
+        after = after._replace(conditioner=conditioner)
         counts = counts + Counts(prox=jnp.where(state.mode == _START, 1, target.proxes))
         broken = point.linear.status
         kept = after.point
