@@ -157,8 +157,7 @@ _EXACT = jax.lax.Precision.HIGHEST  # accelerators would round the factors
 def _inner(stack: PyTree, vector: PyTree) -> Float[Array, " pairs"]:
     """The inner product of each of the stack with the vector."""
     products = jax.tree.map(lambda s, v: jnp.tensordot(s, v, v.ndim, precision=_EXACT), stack, vector)
-    first, *others = jax.tree.leaves(products)
-    return sum(others, start=first)
+    return jnp.sum(jnp.stack(jax.tree.leaves(products)), axis=0)
 
 
 def _combined(factors: Float[Array, " pairs"], stack: Float[Array, "pairs *shape"]) -> Float[Array, "*shape"]:
