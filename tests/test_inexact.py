@@ -7,7 +7,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from proxbi import L1, Box, GroupL2, Problem, Simplex, Zero, analytic, inexact, secant
+from proxbi import L1, Box, GroupL2, Problem, Simplex, Status, Zero, analytic, inexact, minimize, secant
 from proxbi.linear import LinearStatus
 from proxbi.solvers._proximal_newton import propose
 
@@ -89,27 +89,24 @@ def test_pairs_without_positive_curvature_are_not_kept(product: list[float]) -> 
     assert all(np.array_equal(a, b) for a, b in zip(jax.tree.leaves(memory), jax.tree.leaves(after), strict=True))
 
 
-def none(like: Any, pairs: int) -> secant.Inverse:
-    return secant.inverse(secant.empty(like, pairs))
-
-
 @jax.jit  # once for all: to compile takes longer than to run
-def corrected(matrix: Any, b: Any, accuracy: float, conditioner: secant.Inverse) -> inexact.Correction:
-    return inexact.correct(lambda v: matrix @ v, b, jnp.asarray(accuracy), jnp.zeros(()), conditioner, 200)
+def corrected(matrix: Any, b: Any, accuracy: float, memory: secant.Secants) -> inexact.Correction:
+    precondition = secant.inverse(memory).__matmul__
+    return inexact.correct(lambda v: matrix @ v, b, jnp.asarray(accuracy), jnp.zeros(()), precondition, memory, 200)
 
 
 @pytest.mark.parametrize("scale", [1e-150, 1.0, 1e150])
 @pytest.mark.parametrize("accuracy", [0.3, 1e-2, 1e-6])
 def test_the_error_of_a_correction_is_what_it_says(accuracy: float, scale: float) -> None:
     matrix, b = spd(40, 1e3), scale * np.random.default_rng(2).normal(size=40)
-    e = corrected(matrix, b, accuracy, none(jnp.zeros(40), 8))
+    e = corrected(matrix, b, accuracy, secant.empty(jnp.zeros(40), 8))
     off = np.asarray(e.step) / scale - np.linalg.solve(matrix, b / scale)
     true = np.sqrt(off @ matrix @ off)
     assert e.status == LinearStatus.OK
     assert true <= 3 * accuracy * float(e.size) / scale
     said = float(e.error) / scale
     assert true / 30 - 1e-12 <= said <= 30 * true + 1e-12
-    warm = corrected(matrix, b, accuracy, e.conditioner)
+    warm = corrected(matrix, b, accuracy, e.pairs)
     assert warm.matvecs <= e.matvecs  # what the first solve learned
 
 
@@ -122,14 +119,14 @@ def test_the_error_of_a_correction_is_what_it_says(accuracy: float, scale: float
     ],
 )
 def test_matrices_that_have_no_inverse_are_named(matrix: np.ndarray, status: LinearStatus) -> None:
-    e = corrected(matrix, np.ones(2), 1e-6, none(jnp.zeros(2), 4))
+    e = corrected(matrix, np.ones(2), 1e-6, secant.empty(jnp.zeros(2), 4))
     assert e.status == status
 
 
 @jax.jit
 def solved(problem: Problem, x: Any, y: Any, accuracy: Any) -> inexact.Solution:
     zeros = (jnp.zeros(()), jnp.zeros(()))
-    return inexact.solve(problem, x, y, jnp.zeros_like(y), accuracy, zeros, none(y, 10), 1000)
+    return inexact.solve(problem, x, y, jnp.zeros_like(y), accuracy, zeros, inexact.blank(problem, y, 10), 1000)
 
 
 @pytest.mark.parametrize("start", [0.0, 30.0, -1000.0])
@@ -190,3 +187,26 @@ def test_a_lower_problem_without_second_derivatives_is_negative_curvature() -> N
     problem = Problem(lambda x, y: jnp.sum(y**2), lambda x, y: jnp.sum(x * y))
     found = solved(problem, jnp.ones(2), jnp.ones(2), jnp.asarray(0.1))
     assert found.lower_status == LinearStatus.NEGATIVE_CURVATURE
+
+
+class Conditioned(Problem):
+    """With the exact inverse of g_yy."""
+
+    def preconditioner(self, x: Any, y: Any) -> Any:
+        inverse = jnp.linalg.inv(jax.hessian(self.lower, argnums=1)(x, y, self.data))
+        return lambda r: inverse @ r
+
+
+def test_a_problem_may_bring_its_own_preconditioner() -> None:
+    """With the best there is, every correction is one step of CG, whatever kappa is."""
+    made = analytic.ridge_hyperparameters(1e4)
+    plain, p = made.problem, made.problem
+    own = Conditioned(p.upper, p.lower, p.regularizer, p.data)
+    results = [solved(problem, made.x0, made.y0, jnp.asarray(1e-8)) for problem in (plain, own)]
+    np.testing.assert_allclose(results[1].grad, made.gradient(made.x0), rtol=1e-6)
+    assert results[1].counts.hvp == 3 < results[0].counts.hvp  # one for y, one for v, and one for the residual of v
+    assert results[1].conditioner is None
+    answers = [minimize(problem, x0=made.x0, y0=made.y0, rtol=1e-6) for problem in (plain, own)]
+    assert answers[0].status is answers[1].status is Status.CONVERGED
+    np.testing.assert_allclose(answers[0].x, answers[1].x, atol=1e-3)
+    assert answers[1].counts.hvp < answers[0].counts.hvp

@@ -26,7 +26,7 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import PyTree
 
-from proxbi import _check, _tree, inexact, secant
+from proxbi import _check, _tree, inexact
 from proxbi._tree import Scalar
 from proxbi.problem import Problem
 
@@ -124,6 +124,6 @@ def _residuals(problem: Problem, x: PyTree, y: PyTree, v: PyTree) -> _Residuals:
 def _refined_change(problem: Problem, x: PyTree, y: PyTree, v: PyTree, grad: PyTree) -> Scalar:
     """How far `grad` is from the hypergradient at a much better y and v."""
     accuracy = jnp.asarray(_REFINEMENT, jnp.result_type(*jax.tree.leaves(y)))
-    zero, conditioner = jnp.zeros_like(accuracy), secant.inverse(secant.empty(y, _PAIRS))
+    zero, conditioner = jnp.zeros_like(accuracy), inexact.blank(problem, y, _PAIRS)
     better = inexact.solve(problem, x, y, v, accuracy, (zero, zero), conditioner, _STEPS)
     return _tree.norm(_tree.subtract(better.grad, grad))

@@ -13,7 +13,7 @@ from proxbi import _tree
 from proxbi._tree import Scalar
 from proxbi.linear import LinearStatus
 from proxbi.problem import Counts, Problem
-from proxbi.solvers import Fault, Info, Solver
+from proxbi.solvers import Fault, Info, Solver, one_step
 
 
 def run(
@@ -68,7 +68,7 @@ def advance(
     """
 
     def body(at: Chunk) -> Chunk:
-        state, info = solver.step(problem, at.state, jax.random.fold_in(key, first + at.steps))
+        state, info = one_step(problem, solver, at.state, jax.random.fold_in(key, first + at.steps))
         fault = _fault(state, info)
         good = fault == HEALTHY
         return Chunk(
@@ -79,7 +79,7 @@ def advance(
             info=_tree.where(good | (at.steps == 0), info, at.info),  # of the last good step, if there was one
         )
 
-    _, shapes = jax.eval_shape(lambda: solver.step(problem, state, key))
+    _, shapes = jax.eval_shape(one_step, problem, solver, state, key)
     blank = jax.tree.map(lambda leaf: jnp.zeros(leaf.shape, leaf.dtype), shapes)
     none = Counts(*[jnp.int32(0)] * len(vars(Counts())))
     start = Chunk(state, jnp.int32(0), jnp.int32(HEALTHY), none, blank)

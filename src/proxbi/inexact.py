@@ -36,8 +36,8 @@ class Correction(NamedTuple):
     status: Int[Array, ""]
     """A `LinearStatus`."""
     matvecs: Int[Array, ""]
-    conditioner: Inverse
-    """With the pairs of this solve."""
+    pairs: Secants | None
+    """With those of this solve."""
 
 
 class _Iterate(NamedTuple):
@@ -50,11 +50,21 @@ class _Iterate(NamedTuple):
     error: Scalar
     status: Int[Array, ""]
     matvecs: Int[Array, ""]
-    pairs: Secants
+    pairs: Secants | None
 
 
-def correct(matvec: Matvec, b: PyTree, accuracy: Scalar, known: Scalar, conditioner: Inverse, steps: int) -> Correction:
-    """CG for H e = b from zero, until its error is at most `accuracy` times the larger of |e|_H and `known`."""
+def correct(
+    matvec: Matvec,
+    b: PyTree,
+    accuracy: Scalar,
+    known: Scalar,
+    precondition: Matvec,
+    pairs: Secants | None,
+    steps: int,
+) -> Correction:
+    """CG for H e = b from zero, until its error is at most `accuracy` times the larger of |e|_H and `known`; what it
+    learns of H is added to the pairs.
+    """
     scale = _tree.norm(b)
     unit = jnp.where((scale > 0) & jnp.isfinite(scale), scale, 1)
     b = _tree.scale(1 / unit, b)
@@ -71,7 +81,7 @@ def correct(matvec: Matvec, b: PyTree, accuracy: Scalar, known: Scalar, conditio
         length = jnp.where(flat, 0, at.decrease / jnp.where(flat, 1, curvature))
         step = _tree.axpy(length, at.direction, at.step)
         residual = _tree.axpy(-length, product, at.residual)
-        conditioned = conditioner @ residual
+        conditioned = precondition(residual)
         decrease = jnp.maximum(_tree.dot(residual, conditioned), 0)
         energy, longest = at.energy + length * at.decrease, jnp.maximum(at.longest, length)
         error = jnp.sqrt(decrease * longest)
@@ -86,16 +96,16 @@ def correct(matvec: Matvec, b: PyTree, accuracy: Scalar, known: Scalar, conditio
         }
         status = jnp.select(list(ends.values()), list(ends), _RUNNING).astype(jnp.int32)
         direction = _tree.axpy(decrease / jnp.where(at.decrease > 0, at.decrease, 1), at.direction, conditioned)
-        pairs = secant.push(at.pairs, at.direction, product, eps)[0]
+        pairs = None if at.pairs is None else secant.push(at.pairs, at.direction, product, eps)[0]
         return _Iterate(step, residual, direction, decrease, energy, longest, error, status, at.matvecs + 1, pairs)
 
-    first = conditioner @ b
+    first = precondition(b)
     decrease = _tree.dot(b, first)
     zero = jnp.zeros_like(scale)
     status = jnp.select([~jnp.isfinite(scale), scale == 0], [LinearStatus.NONFINITE, LinearStatus.OK], _RUNNING).astype(
         jnp.int32
     )
-    start = _Iterate(_tree.zeros_like(b), b, first, decrease, zero, zero, zero, status, jnp.int32(0), conditioner.pairs)
+    start = _Iterate(_tree.zeros_like(b), b, first, decrease, zero, zero, zero, status, jnp.int32(0), pairs)
     last = jax.lax.while_loop(more, advance, start)
     return Correction(
         step=_tree.scale(unit, last.step),
@@ -104,7 +114,7 @@ def correct(matvec: Matvec, b: PyTree, accuracy: Scalar, known: Scalar, conditio
         error=unit * last.error,
         status=last.status,
         matvecs=last.matvecs,
-        conditioner=secant.inverse(last.pairs),
+        pairs=last.pairs,
     )
 
 
@@ -134,7 +144,7 @@ class Solution(NamedTuple):
     iterations: Int[Array, ""]
     """Of CG on it."""
     counts: Counts
-    conditioner: Inverse
+    conditioner: Inverse | None
 
 
 class _Upper(NamedTuple):
@@ -157,7 +167,7 @@ class _At(NamedTuple):
     matvecs: Int[Array, ""]
     iterations: Int[Array, ""]
     rounds: Int[Array, ""]
-    conditioner: Inverse
+    conditioner: Inverse | None
 
 
 _MOST_NEWTON_STEPS = 50
@@ -173,11 +183,12 @@ def solve(
     v: PyTree,
     accuracy: Scalar,
     known: tuple[Scalar, Scalar],
-    conditioner: Inverse,
+    conditioner: Inverse | None,
     steps: int,
 ) -> Solution:
     """From y and v, until the error of each is at most about `accuracy` times the larger of the corrections made to it
-    and what is `known` of earlier ones.
+    and what is `known` of earlier ones. The `conditioner` is what earlier solves have learned; None if the problem has
+    its own.
     """
     gradient = problem.grad_lower(x, y)
 
@@ -191,9 +202,17 @@ def solve(
 
         rhs, upper = jax.lax.cond(solved, of_v, lambda: (_tree.scale(-1, at.gradient), at.upper))
         known = jnp.where(solved, at.sizes[1], at.sizes[0])
-        e = correct(hvp, rhs, accuracy, known, at.conditioner, steps)
-        at = at._replace(upper=upper, conditioner=e.conditioner)
-        return jax.lax.cond(solved, lambda: _corrected(at, e), lambda: _newton(problem, x, at, e, accuracy))
+        own, learned = problem.preconditioner(x, at.y), at.conditioner
+        precondition = _applied(own, learned)
+        pairs = None if learned is None else learned.pairs
+        e = correct(hvp, rhs, accuracy, known, precondition, pairs, steps)
+        if e.pairs is not None:
+            learned = secant.inverse(e.pairs)
+            precondition = _applied(own, learned)
+        at = at._replace(upper=upper, conditioner=learned)
+        return jax.lax.cond(
+            solved, lambda: _corrected(at, e), lambda: _newton(problem, x, at, e, precondition, accuracy)
+        )
 
     zero, none, running = jnp.zeros_like(accuracy), jnp.int32(0), jnp.int32(_RUNNING)
     start = _At(
@@ -232,6 +251,14 @@ def solve(
     )
 
 
+def _applied(own: Matvec | None, learned: Inverse | None) -> Matvec:
+    """What the solver has learned, or what the problem brings."""
+    if learned is not None:
+        return learned.__matmul__
+    assert own is not None, "`blank` sees to it that there is one or the other."
+    return own
+
+
 def _corrected(at: _At, e: Correction) -> _At:
     """v with its correction."""
     return at._replace(
@@ -248,7 +275,7 @@ def _corrected(at: _At, e: Correction) -> _At:
 # A step of Newton's method. Its length is found from gradients alone, whose noise is far below that of values: along a
 # direction p the slope <g_y(y + t p), p> of a convex g grows from a negative value, and t is too long only if the slope
 # has turned nearly as steep upwards. The secant through both slopes then meets zero where a quadratic would.
-def _newton(problem: Problem, x: PyTree, at: _At, e: Correction, accuracy: Scalar) -> _At:
+def _newton(problem: Problem, x: PyTree, at: _At, e: Correction, precondition: Matvec, accuracy: Scalar) -> _At:
     slope = _tree.dot(at.gradient, e.step)
     eps = float(jnp.finfo(accuracy.dtype).eps)
 
@@ -268,7 +295,7 @@ def _newton(problem: Problem, x: PyTree, at: _At, e: Correction, accuracy: Scala
     first = (jnp.ones_like(slope), jnp.zeros_like(slope), at.y, at.gradient, jnp.int32(0))
     _, _, moved, gradient, tries = jax.lax.while_loop(too_long, look, first)
     size = jnp.maximum(at.sizes[0], e.size)
-    rest = _tree.dot(gradient, e.conditioner @ gradient)
+    rest = _tree.dot(gradient, precondition(gradient))
     error = jnp.sqrt(jnp.maximum(rest, 0))
     rounded = _tree.norm(e.step) <= 10 * eps * _tree.norm(at.y)
     ends = {
@@ -288,6 +315,13 @@ def _newton(problem: Problem, x: PyTree, at: _At, e: Correction, accuracy: Scala
         matvecs=at.matvecs + e.matvecs,
         rounds=at.rounds + 1,
     )
+
+
+def blank(problem: Problem, y: PyTree, pairs: int) -> Inverse | None:
+    """A conditioner that has learned nothing yet, with room for `pairs` pairs; None if the problem has its own."""
+    if type(problem).preconditioner is not Problem.preconditioner:
+        return None
+    return secant.inverse(secant.empty(y, pairs))
 
 
 def _length(tree: PyTree) -> Scalar:

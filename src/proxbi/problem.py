@@ -117,6 +117,14 @@ class Problem(eqx.Module):
         # jvp of the gradient: forward over reverse needs less memory than reverse over reverse.
         return jax.linearize(lambda at: jax.grad(self.lower, argnums=1)(x, at, self.data), y)[1]
 
+    def preconditioner(self, x: PyTree, y: PyTree) -> Callable[[PyTree], PyTree] | None:
+        """The map r -> M r with M close to the inverse of g_yy at (x, y), symmetric and positive definite.
+
+        A problem that knows one overrides this; without it `AdaptiveProxBiO` learns its own. It is an aid and no
+        oracle: its calls are not counted, and a bad one costs steps but no accuracy.
+        """
+        return None
+
     def cross(self, x: PyTree, y: PyTree) -> Callable[[PyTree], PyTree]:
         """The map v -> g_xy v at (x, y), from y-vectors to x-vectors."""
         # g_xy v is the derivative of g_x(x, .) along v, by the symmetry of second derivatives: again a jvp of a

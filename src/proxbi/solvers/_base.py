@@ -5,7 +5,8 @@ from enum import IntEnum
 from typing import Any, ClassVar
 
 import equinox as eqx
-from jaxtyping import Array, Int, PRNGKeyArray
+import jax
+from jaxtyping import Array, Int, PRNGKeyArray, PyTree
 
 from proxbi._module import Module
 from proxbi._tree import Scalar
@@ -66,3 +67,9 @@ class Solver(Module):
         more accurately.
         """
         raise NotImplementedError
+
+
+@jax.jit
+def one_step(problem: Problem, solver: Solver, state: PyTree, key: PRNGKeyArray) -> tuple[PyTree, Info]:
+    """`solver.step`, of which JAX remembers what it traced: it is asked for three times before a run begins."""
+    return solver.step(problem, state, key)

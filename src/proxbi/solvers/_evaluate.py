@@ -89,8 +89,14 @@ class _Rounds(NamedTuple):
 
 
 def evaluate(
-    problem: Problem, before: Point, target: Target, accuracy: Scalar, trust: Scalar, conditioner: Inverse, steps: int
-) -> tuple[Point, Inverse, Counts]:
+    problem: Problem,
+    before: Point,
+    target: Target,
+    accuracy: Scalar,
+    trust: Scalar,
+    conditioner: Inverse | None,
+    steps: int,
+) -> tuple[Point, Inverse | None, Counts]:
     """The hypergradient at the target, with y and v started as they were at `before`; `conditioner` knows the pairs of
     earlier lower solves, and at most `steps` CG steps are taken in one of them.
     """

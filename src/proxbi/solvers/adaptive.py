@@ -27,7 +27,7 @@ import jax.numpy as jnp
 from jax.flatten_util import ravel_pytree
 from jaxtyping import Array, Bool, Int, PRNGKeyArray, PyTree
 
-from proxbi import _check, _tree, secant
+from proxbi import _check, _tree, inexact, secant
 from proxbi._tree import Scalar
 from proxbi.linear import LinearStatus
 from proxbi.problem import Counts, Problem
@@ -49,7 +49,7 @@ class AdaptiveState(NamedTuple):
 
     point: Point
     pairs: Secants
-    conditioner: Inverse
+    conditioner: Inverse | None
     """Of lower and adjoint solves."""
     mode: Int[Array, ""]
     accuracy: Scalar
@@ -123,7 +123,7 @@ class AdaptiveProxBiO(Solver):
         return AdaptiveState(
             point=start(x, y),
             pairs=secant.empty(flat, _room(flat, self.memory)),
-            conditioner=secant.inverse(secant.empty(y, _room(y, 2 * self.memory))),
+            conditioner=inexact.blank(problem, y, _room(y, 2 * self.memory)),
             mode=jnp.int32(_START),
             accuracy=zero + 1e-3,
             trust=zero + 1,
