@@ -12,7 +12,7 @@ from typing import NamedTuple
 
 import jax
 import jax.numpy as jnp
-from jaxtyping import Array, Int, PyTree
+from jaxtyping import Array, Bool, Int, PyTree
 
 from proxbi import _tree, secant
 from proxbi._tree import Scalar
@@ -100,12 +100,11 @@ def correct(
         return _Iterate(step, residual, direction, decrease, energy, longest, error, status, at.matvecs + 1, pairs)
 
     first = precondition(b)
-    decrease = _tree.dot(b, first)
-    zero = jnp.zeros_like(scale)
-    status = jnp.select([~jnp.isfinite(scale), scale == 0], [LinearStatus.NONFINITE, LinearStatus.OK], _RUNNING).astype(
-        jnp.int32
-    )
-    start = _Iterate(_tree.zeros_like(b), b, first, decrease, zero, zero, zero, status, jnp.int32(0), pairs)
+    decrease = jnp.maximum(_tree.dot(b, first), 0)
+    zero, error = jnp.zeros_like(scale), jnp.sqrt(decrease)
+    ends = {LinearStatus.NONFINITE: ~jnp.isfinite(scale), LinearStatus.OK: (scale == 0) | (error <= accuracy * known)}
+    status = jnp.select(list(ends.values()), list(ends), _RUNNING).astype(jnp.int32)
+    start = _Iterate(_tree.zeros_like(b), b, first, decrease, zero, zero, error, status, jnp.int32(0), pairs)
     last = jax.lax.while_loop(more, advance, start)
     return Correction(
         step=_tree.scale(unit, last.step),
@@ -167,6 +166,7 @@ class _At(NamedTuple):
     matvecs: Int[Array, ""]
     iterations: Int[Array, ""]
     rounds: Int[Array, ""]
+    shortened: Bool[Array, ""]  # whether the last step of y was
     conditioner: Inverse | None
 
 
@@ -191,9 +191,17 @@ def solve(
     its own.
     """
     gradient = problem.grad_lower(x, y)
+    eps = float(jnp.finfo(accuracy.dtype).eps)
 
     def advance(at: _At) -> _At:
-        hvp = problem.hvp(x, at.y)
+        hvp, own = problem.hvp(x, at.y), problem.preconditioner(x, at.y)
+        precondition = _applied(own, at.conditioner)
+        error = jnp.sqrt(jnp.maximum(_tree.dot(at.gradient, precondition(at.gradient)), 0))
+        small = (error <= 1.5 * accuracy * at.sizes[0]) & ~at.shortened
+        at = at._replace(
+            errors=(error, at.errors[1]),
+            lower_status=jnp.where((at.lower_status == _RUNNING) & small, int(LinearStatus.OK), at.lower_status),
+        )
         solved = at.lower_status != _RUNNING
 
         def of_v() -> tuple[PyTree, _Upper]:
@@ -202,17 +210,10 @@ def solve(
 
         rhs, upper = jax.lax.cond(solved, of_v, lambda: (_tree.scale(-1, at.gradient), at.upper))
         known = jnp.where(solved, at.sizes[1], at.sizes[0])
-        own, learned = problem.preconditioner(x, at.y), at.conditioner
-        precondition = _applied(own, learned)
-        pairs = None if learned is None else learned.pairs
+        pairs = None if at.conditioner is None else at.conditioner.pairs
         e = correct(hvp, rhs, accuracy, known, precondition, pairs, steps)
-        if e.pairs is not None:
-            learned = secant.inverse(e.pairs)
-            precondition = _applied(own, learned)
-        at = at._replace(upper=upper, conditioner=learned)
-        return jax.lax.cond(
-            solved, lambda: _corrected(at, e), lambda: _newton(problem, x, at, e, precondition, accuracy)
-        )
+        at = at._replace(upper=upper, conditioner=None if e.pairs is None else secant.inverse(e.pairs))
+        return jax.lax.cond(solved, lambda: _corrected(at, e), lambda: _newton(problem, x, at, e, eps))
 
     zero, none, running = jnp.zeros_like(accuracy), jnp.int32(0), jnp.int32(_RUNNING)
     start = _At(
@@ -229,6 +230,7 @@ def solve(
         matvecs=none,
         iterations=none,
         rounds=none,
+        shortened=jnp.asarray(False),
         conditioner=conditioner,
     )
     last = jax.lax.while_loop(lambda at: at.status == _RUNNING, advance, start)
@@ -275,9 +277,8 @@ def _corrected(at: _At, e: Correction) -> _At:
 # A step of Newton's method. Its length is found from gradients alone, whose noise is far below that of values: along a
 # direction p the slope <g_y(y + t p), p> of a convex g grows from a negative value, and t is too long only if the slope
 # has turned nearly as steep upwards. The secant through both slopes then meets zero where a quadratic would.
-def _newton(problem: Problem, x: PyTree, at: _At, e: Correction, precondition: Matvec, accuracy: Scalar) -> _At:
+def _newton(problem: Problem, x: PyTree, at: _At, e: Correction, eps: float) -> _At:
     slope = _tree.dot(at.gradient, e.step)
-    eps = float(jnp.finfo(accuracy.dtype).eps)
 
     def too_long(trial: tuple[Scalar, Scalar, PyTree, PyTree, Array]) -> Array:
         _, there, _, _, tries = trial
@@ -294,13 +295,10 @@ def _newton(problem: Problem, x: PyTree, at: _At, e: Correction, precondition: M
 
     first = (jnp.ones_like(slope), jnp.zeros_like(slope), at.y, at.gradient, jnp.int32(0))
     _, _, moved, gradient, tries = jax.lax.while_loop(too_long, look, first)
-    size = jnp.maximum(at.sizes[0], e.size)
-    rest = _tree.dot(gradient, precondition(gradient))
-    error = jnp.sqrt(jnp.maximum(rest, 0))
-    rounded = _tree.norm(e.step) <= 10 * eps * _tree.norm(at.y)
+    finite = _tree.all_finite(gradient) & jnp.isfinite(slope)
     ends = {
-        LinearStatus.NONFINITE: ~(jnp.isfinite(rest) & jnp.isfinite(slope)),
-        LinearStatus.OK: ((error <= 1.5 * accuracy * size) & (tries == 1)) | rounded,
+        LinearStatus.NONFINITE: ~finite,
+        LinearStatus.OK: _tree.norm(e.step) <= 10 * eps * _tree.norm(at.y),
         LinearStatus.BUDGET: at.rounds + 1 >= _MOST_NEWTON_STEPS,
     }
     status = jnp.select(list(ends.values()), list(ends), _RUNNING)
@@ -308,12 +306,12 @@ def _newton(problem: Problem, x: PyTree, at: _At, e: Correction, precondition: M
     return at._replace(
         y=moved,
         gradient=gradient,
-        sizes=(size, at.sizes[1]),
-        errors=(error, at.errors[1]),
+        sizes=(jnp.maximum(at.sizes[0], e.size), at.sizes[1]),
         lower_status=jnp.where(broken, e.status, status).astype(jnp.int32),
         grads=at.grads + tries,
         matvecs=at.matvecs + e.matvecs,
         rounds=at.rounds + 1,
+        shortened=tries > 1,
     )
 
 
