@@ -123,7 +123,7 @@ class AdaptiveProxBiO(Solver):
         return AdaptiveState(
             point=start(x, y),
             pairs=secant.empty(flat, _room(flat, self.memory)),
-            conditioner=inexact.blank(problem, y, _room(y, 2 * self.memory)),
+            conditioner=inexact.blank(problem, y, _room(y, self._lower_memory(y))),
             mode=jnp.int32(_START),
             accuracy=zero + 1e-3,
             trust=zero + 1,
@@ -138,6 +138,10 @@ class AdaptiveProxBiO(Solver):
             best_gap=zero,
             longest=zero,
         )
+
+    def _lower_memory(self, y: PyTree) -> int:
+        """A lower solve leaves several pairs, an outer step one; and the larger y, the more of them are of use."""
+        return max(2 * self.memory, min(4 * self.memory, _size(y) // 8))
 
     def step(self, problem: Problem, state: AdaptiveState, key: PRNGKeyArray) -> tuple[AdaptiveState, Info]:
         moves = state.mode == _MOVE
@@ -265,5 +269,8 @@ def _fault(before: AdaptiveState, after: AdaptiveState, point: Point) -> Int[Arr
 
 
 def _room(like: PyTree, most: int) -> int:
-    size = sum(leaf.size for leaf in jax.tree.leaves(like))
-    return int(max(2, min(most, _LARGEST_MEMORY // max(1, 2 * size))))
+    return int(max(2, min(most, _LARGEST_MEMORY // max(1, 2 * _size(like)))))
+
+
+def _size(tree: PyTree) -> int:
+    return sum(leaf.size for leaf in jax.tree.leaves(tree))

@@ -12,7 +12,7 @@ from proxbi.cleaning.method.kernel import JITTER, typical_distance
 if TYPE_CHECKING:
     from sklearn.linear_model import LogisticRegression
 
-FIT, LANDMARKS, BLOCK = 30_000, 1500, 16_384
+FIT, LANDMARKS, BLOCK = 30_000, 1500, 2048
 """The most rows that are fitted, the most landmarks, and the rows that are in memory as features at a time."""
 STRENGTHS = np.geomspace(1e-4, 10, 21)
 """The values of C that `linear_model` tries, from the smallest on."""

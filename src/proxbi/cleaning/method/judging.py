@@ -20,7 +20,9 @@ from proxbi.cleaning.method.settings import Settings, log_belief, noise_of, star
 from proxbi.cleaning.method.table import Table, bucket, padded
 from proxbi.cleaning.method.ways import Task, Way
 
-FIT, LANDMARKS, ROUGH, BLOCK = 30_000, 1500, 512, 16_384
+FIT, LANDMARKS, ROUGH = 30_000, 1500, 512
+BLOCK = 2048
+"""Rows that are mapped at a time: their kernel values stay in the cache, which is twice as fast."""
 EVIDENCE = 20.0
 
 
