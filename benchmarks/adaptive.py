@@ -31,7 +31,7 @@ GRIDS = {
     "few": ([(k, k) for k in (1, 2, 5, 10, 20)], tuning.BETAS[::4]),
 }
 """Pairs of T and N, and outer steps: 2,100, 600 and 120 settings with the four kinds of lower steps."""
-DEAR = {"cleaning": "few"}
+DEAR = {"cleaning": "decades"}
 """Where a call takes a thousand times as long, the grid is never larger than this."""
 
 

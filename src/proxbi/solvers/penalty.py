@@ -9,8 +9,9 @@ the stationarity at the x a step leaves. Three things follow it down:
 - lam, so that the bias of d, which is of order 1 / lam^2, is as small; where rounding or the inner solves make more of
   an error than that, lam rather falls until both are equal;
 - where the error of d still is more than half of |s + d|, d is taken again at the same x before anything else.
-Phi is taken as f - <v, g_y>, and must fall; where rounding would drown the fall, the slopes at both ends tell it. After
-a step that was refused, a multiple of the identity is added to B; the turn of d there is learned all the same.
+Phi is taken as f - <v, g_y>, and must fall; where rounding or the error of d would drown the fall, the slopes at both
+ends tell it. After a step that was refused, a multiple of the identity is added to B; the turn of d there is learned
+all the same.
 """
 
 from typing import ClassVar, NamedTuple
@@ -141,7 +142,7 @@ class PenaltyProxBiO(Solver):
         stays = first | state.refine
         new, counts = _tilted.evaluate(problem, state.trial, old, _AIM * state.stationarity)
         taken = stays | _falls(problem, state, new)
-        state = _learn(state, new, stays, taken)
+        state = self._learn(state, new, stays, taken)
 
         s = _tree.where(stays, state.subgradient, state.trial_subgradient)
         gap = _tree.norm(_tree.axpy(1, s, new.grad))
@@ -183,6 +184,26 @@ class PenaltyProxBiO(Solver):
         """The error of d that taking it again may lessen."""
         return point.error if self.penalty is None else point.inexactness
 
+    def _learn(self, state: PenaltyState, new: Point, stays: Bool[Array, ""], taken: Bool[Array, ""]) -> PenaltyState:
+        """B after the look at the trial point: the pair if errors did not make it, and how far B is to be trusted.
+
+        B is relaxed where it foresaw a turn that errors cannot hide, |B m| = |d + s'|, and there was none: where errors
+        would hide it, a move says nothing about B, and steps would grow until one leads away from the solution.
+        """
+        move, turn = _tree.subtract(state.trial, state.x), _tree.subtract(new.grad, state.grad)
+        noise = 2 * (self._curable(new) + self._curable(state.point))  # of d as a field: a fixed lam biases both ends
+        clear = _tree.norm(turn) > noise
+        foreseen = _tree.norm(_tree.axpy(1, state.trial_subgradient, state.grad)) > noise
+        pairs, kept = secant.push(state.pairs, ravel_pytree(move)[0], ravel_pytree(turn)[0], 1e-8)
+        learned, flat = ~stays & kept & clear, ~stays & taken & (clear | foreseen)
+        shrunk = jnp.where(state.shift > 1e-3 * state.scale, state.shift / 10, 0)
+        grown = jnp.maximum(4 * state.shift, jnp.where(state.pairs.pushed > 0, 0.3, 1.0) * state.scale)
+        return state._replace(
+            pairs=_tree.where(learned, pairs, state.pairs),
+            shift=jnp.where(stays, state.shift, jnp.where(taken, shrunk, grown)),
+            relax=jnp.where(learned, 1, jnp.where(flat, 0.3, 1) * state.relax),
+        )
+
     def _penalty(self, point: Point, gap: Scalar) -> Scalar:
         """The lam whose bias, of order 1 / lam^2, is what `gap` = |s + d| asks for, or what the other errors allow."""
         lam = point.penalty
@@ -202,28 +223,18 @@ def _first_scale(problem: Problem, state: PenaltyState) -> Scalar:
 
 
 def _falls(problem: Problem, state: PenaltyState, new: Point) -> Bool[Array, ""]:
-    """Whether Phi + h falls by a part of <m, B m> = -<m, d + s'>, with m the move and s' in dh at the trial point."""
+    """Whether Phi + h falls by a part of <m, B m> = -<m, d + s'>, with m the move and s' in dh at the trial point.
+
+    Values say nothing about the step where rounding hides that fall, or the error of d does: with a biased d, what d
+    asks for may go up. There <m, d + d'> / 2 + <m, s'> stands for the change; for a convex h it is not too low.
+    """
     old, move = state.point, _tree.subtract(state.trial, state.x)
     before, after = problem.regularizer.value(state.x), problem.regularizer.value(state.trial)
     change = (new.value - old.value) + (after - before)
     eps = float(jnp.finfo(change.dtype).eps)
     rounding = 8 * eps * sum(jnp.abs(value) for value in (new.value, old.value, before, after))
     promised = -_tree.dot(move, _tree.axpy(1, state.trial_subgradient, old.grad))
-    by_slopes = 0.5 * (_tree.dot(move, _tree.axpy(1, state.subgradient, new.grad)) - promised)
-    visible = 100 * rounding <= promised
-    return jnp.where(visible, change <= -_SUFFICIENT_DECREASE * promised, by_slopes <= rounding)
-
-
-def _learn(state: PenaltyState, new: Point, stays: Bool[Array, ""], taken: Bool[Array, ""]) -> PenaltyState:
-    """B after the look at the trial point: the pair if errors did not make it, and how far B is to be trusted."""
-    move, turn = _tree.subtract(state.trial, state.x), _tree.subtract(new.grad, state.grad)
-    clear = ~stays & (_tree.norm(turn) > 2 * (new.error + state.point.error))
-    pairs, kept = secant.push(state.pairs, ravel_pytree(move)[0], ravel_pytree(turn)[0], 1e-8)
-    learned = kept & clear
-    shrunk = jnp.where(state.shift > 1e-3 * state.scale, state.shift / 10, 0)
-    grown = jnp.maximum(4 * state.shift, jnp.where(state.pairs.pushed > 0, 0.3, 1.0) * state.scale)
-    return state._replace(
-        pairs=_tree.where(learned, pairs, state.pairs),
-        shift=jnp.where(stays, state.shift, jnp.where(taken, shrunk, grown)),
-        relax=jnp.where(learned, 1, jnp.where(taken & ~stays, 0.3, 1) * state.relax),
-    )
+    by_slopes = 0.5 * _tree.dot(move, _tree.subtract(new.grad, old.grad)) - promised
+    drowned = promised < jnp.maximum(100 * rounding, 0.5 * _tree.norm(move) * (new.error + old.error))
+    change = jnp.where(drowned & jnp.isfinite(change), by_slopes, change)  # out of the domain of h, or into it: values
+    return change <= -_SUFFICIENT_DECREASE * promised
