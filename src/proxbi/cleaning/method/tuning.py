@@ -16,8 +16,9 @@ from proxbi.cleaning.method.kernel import gaussian, product, squared_distances
 from proxbi.cleaning.method.settings import Sample, Settings, Solved
 from proxbi.cleaning.method.table import Table, bucket, padded
 
-SAMPLE, PER_CLASS = 500, 10
-"""The most rows in a sample, of each role; more where there are so many classes that a class would have fewer."""
+FIT, WATCH, TRUSTED, PER_CLASS = 500, 1000, 500, 10
+"""The most rows in a sample: to fit, to judge with noise, and to judge without; and more to fit where there are so many
+classes that a class would have fewer than this."""
 HALF = 4096
 """The most rows in a half."""
 
@@ -35,25 +36,25 @@ class Roles(NamedTuple):
     def helpers(self) -> tuple[Int[np.ndarray, " some"], Int[np.ndarray, " some"]]:
         """Those of each half that help to solve and to fit; all of it judge the other."""
         first, second = self.halves
-        return first[:SAMPLE], second[:SAMPLE]
+        return first[:TRUSTED], second[:TRUSTED]
 
 
 def assign(table: Table, draw: np.random.Generator) -> Roles:
     """Roles for rows drawn at random; rows with no sample weight get none."""
     noisy, gold = draw.permutation(table.noisy), draw.permutation(table.gold)
-    half, most = min(HALF, len(gold) // 2), max(SAMPLE, PER_CLASS * table.classes)
-    fit = min(most, max(1, len(noisy) // 2))
-    watch = min(most, (len(noisy) - fit) // (1 if half else 2))
-    judges = gold[half : 2 * half] if half else noisy[fit + watch :][:most]
+    half = min(HALF, len(gold) // 2)
+    fit = min(max(FIT, PER_CLASS * table.classes), max(1, len(noisy) // 2))
+    watch = min(WATCH, (len(noisy) - fit) // (1 if half else 2))
+    judges = gold[half : 2 * half] if half else noisy[fit + watch :][:WATCH]
     return Roles(noisy[:fit], noisy[fit : fit + watch], (gold[:half], judges))
 
 
 def tune(table: Table, roles: Roles, unit: float) -> list[Solved]:
     """The settings by each half, watched by the other; `unit` is that of squared distances."""
-    noisy, trusted = (roles.fit, roles.watch), roles.helpers
-    size, few = (bucket(max(map(len, parts))) for parts in (noisy, trusted))
-    fit, watch = (_rows(table, part, size, roles.fit, size, unit) for part in noisy)
-    halves = [_rows(table, part, few, roles.fit, size, unit) for part in trusted]
+    size, many, few = (bucket(len(part)) for part in (roles.fit, roles.watch, max(roles.helpers, key=len)))
+    fit = _rows(table, roles.fit, size, roles.fit, size, unit)
+    watch = _rows(table, roles.watch, many, roles.fit, size, unit)
+    halves = [_rows(table, part, few, roles.fit, size, unit) for part in roles.helpers]
     # First without any trusted row and with all weights 1, which both halves may share: it gives the beliefs that
     # weights are made of.
     labels = jnp.asarray(np.eye(table.classes, dtype=np.float32)[np.asarray(fit.given.labels)])
