@@ -52,7 +52,7 @@ def test_scores_are_the_map_times_coefficients() -> None:
     rows, _ = clouds(40, 3, 0)
     phi = kernel.kernel_map(rows[:16], 3.0)
     coefficients = jax.random.normal(jax.random.key(0), (16, 3), F32)
-    assert_allclose(phi.scores(jnp.asarray(rows), coefficients), phi(jnp.asarray(rows)) @ coefficients, atol=1e-3)
+    assert_allclose(phi.scorer(coefficients)(jnp.asarray(rows)), phi(jnp.asarray(rows)) @ coefficients, atol=1e-3)
 
 
 def test_the_map_does_not_care_where_the_origin_is() -> None:

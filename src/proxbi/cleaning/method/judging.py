@@ -13,8 +13,9 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float, Int
 
+from proxbi._tree import Scalar
 from proxbi.cleaning.method.kernel import KernelMap, choose_landmarks, kernel_map
-from proxbi.cleaning.method.noise import TINY, Given, joint, most_likely_other
+from proxbi.cleaning.method.noise import TINY, Given, Noise, joint, most_likely_other
 from proxbi.cleaning.method.rounds import Judgement, Rows, judge
 from proxbi.cleaning.method.settings import Settings, log_belief, noise_of, start
 from proxbi.cleaning.method.table import Table, bucket, padded
@@ -112,14 +113,16 @@ def _unseen(
     table: Table, rest: Int[np.ndarray, " rest"], phi: KernelMap, found: Judgement
 ) -> Iterator[tuple[Int[np.ndarray, " some"], Float[np.ndarray, " some"], Int[np.ndarray, " some"]]]:
     """Rows that were not fitted, block by block: which, their quality, and the most likely other class."""
+    score = phi.scorer(found.coefficients)
     for first in range(0, len(rest), BLOCK):
         some = rest[first : first + BLOCK]
         size = min(BLOCK, bucket(len(some)))
-        quality, other = _judge_block(phi, padded(table.features[some], size), table.given(some, size), found)
+        scores = score(padded(table.features[some], size))
+        quality, other = _judge_block(scores, table.given(some, size), found.temperature, found.noise)
         yield some, np.asarray(quality)[: len(some)], np.asarray(other)[: len(some)]
 
 
 @jax.jit
-def _judge_block(phi: KernelMap, block: Array, given: Given, found: Judgement) -> tuple[Array, Array]:
-    belief = jnp.exp(log_belief(found.temperature, phi.scores(block, found.coefficients)))
-    return joint(found.noise, belief, given).posterior, most_likely_other(found.noise, belief, given)
+def _judge_block(scores: Array, given: Given, temperature: Scalar, noise: Noise) -> tuple[Array, Array]:
+    belief = jnp.exp(log_belief(temperature, scores))
+    return joint(noise, belief, given).posterior, most_likely_other(noise, belief, given)

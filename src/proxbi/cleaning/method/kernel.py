@@ -10,6 +10,7 @@ do what four thousand random cosines do not (Williams and Seeger, Using the Nyst
 NIPS 2000).
 """
 
+from collections.abc import Callable
 from typing import NamedTuple
 
 import jax
@@ -37,11 +38,12 @@ class KernelMap(NamedTuple):
         """phi of each row."""
         return _mapped(self, rows, self.whitening)
 
-    def scores(
-        self, rows: Float[Array, "rows columns"], coefficients: Float[Array, "landmarks classes"]
-    ) -> Float[Array, "rows classes"]:
-        """phi of each row times the coefficients, without phi, which would cost many times more."""
-        return _mapped(self, rows, product(self.whitening, coefficients))
+    def scorer(
+        self, coefficients: Float[Array, "landmarks classes"]
+    ) -> Callable[[Float[Array, "rows columns"]], Float[Array, "rows classes"]]:
+        """The map from rows to phi of them times the coefficients, without phi, which would cost many times more."""
+        whitened = product(self.whitening, coefficients)
+        return lambda rows: _mapped(self, rows, whitened)
 
 
 def choose_landmarks(
