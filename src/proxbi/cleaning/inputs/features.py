@@ -68,7 +68,7 @@ class _Number(NamedTuple):
         missing = np.isnan(values)
         if self.scale > 0:
             z = (np.where(missing, self.fill, values) - self.centre) / self.scale
-            out[:, 0] = z / np.hypot(1, z / BOUND) if self.bounded else z
+            out[:, 0] = z / np.sqrt(1 + (z / BOUND) ** 2) if self.bounded else z
         if self.flagged:
             out[:, -1] = missing
 

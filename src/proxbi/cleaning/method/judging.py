@@ -21,7 +21,9 @@ from proxbi.cleaning.method.settings import Settings, log_belief, noise_of, star
 from proxbi.cleaning.method.table import Table, bucket, padded
 from proxbi.cleaning.method.ways import Task, Way
 
-FIT, LANDMARKS, ROUGH = 30_000, 1500, 512
+FIT, ROUGH = 30_000, 512
+LANDMARKS, FEWER = 1500, 1024
+"""Of the map; fewer where there are more rows than are fitted, which cost as many kernel values each."""
 BLOCK = 2048
 """Rows that are mapped at a time: their kernel values stay in the cache, which is twice as fast."""
 EVIDENCE = 20.0
@@ -45,7 +47,8 @@ def judge_all(table: Table, settings: Settings, bandwidth: float, way: Way, draw
     """Weigh rows this way, fit them, and judge all."""
     gold = draw.permutation(table.gold)[: FIT // 2]
     fit = np.sort(np.concatenate([gold, draw.permutation(table.noisy)[: FIT - len(gold)]]))
-    phi = kernel_map(choose_landmarks(table.features[fit], LANDMARKS, draw), bandwidth)
+    landmarks = LANDMARKS if len(fit) == len(table.labels) else FEWER
+    phi = kernel_map(choose_landmarks(table.features[fit], landmarks, draw), bandwidth)
     rows = _mapped(table, fit, phi)
     # L is triangular, so that the first columns of phi are the map with the first landmarks alone: enough to weigh by.
     rough = rows._replace(features=rows.features[:, :ROUGH])
