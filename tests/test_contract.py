@@ -138,13 +138,13 @@ def test_declared_counts_are_observed_calls_and_eager_is_jit(row: SolverRow) -> 
 def test_changing_numbers_compiles_nothing(row: SolverRow) -> None:
     case = case_for(row)
     solve(row, case, steps=13)
-    compiled = chunk.advance._cache_size()
+    compiled = chunk.advance.compiled._cache_size()
     other = case_for(row, seed=1).problem
     if row.proximal:
         other = eqx.tree_at(lambda p: p.regularizer, other, L1(0.2))
     x0, y0 = case.x0 + 1, np.asarray(case.y0) - 1  # a NumPy array serves as well
     minimize(other, row.make(0.4), x0, y0, steps=7, every=3, tol=1e-30)
-    assert chunk.advance._cache_size() == compiled
+    assert chunk.advance.compiled._cache_size() == compiled
 
 
 def test_vmap_over_step_sizes_starts_and_data_is_a_loop(row: SolverRow) -> None:

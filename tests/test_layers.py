@@ -12,7 +12,7 @@ import proxbi
 
 ROOT = Path(proxbi.__file__).parent
 ORDER = [
-    ["_tree", "_check", "_module"],
+    ["_tree", "_check", "_compile", "_module"],
     ["regularizers"],
     ["problem"],
     ["linear"],

@@ -176,12 +176,12 @@ def test_data_may_be_empty(empty: Any) -> None:
 def test_numbers_serve_as_starts_and_nothing_is_compiled_twice() -> None:
     """`jnp.asarray(1.0)` is weakly typed: were it kept, the second chunk would be another program."""
     problem = objectives()
-    compiled = chunk.advance._cache_size()
+    compiled = chunk.advance.compiled._cache_size()
     result = minimize(problem, SOLVER, 1.0, 0.5, steps=20, every=5)
-    assert chunk.advance._cache_size() == compiled + 1
+    assert chunk.advance.compiled._cache_size() == compiled + 1
     assert result.x.dtype == jnp.float64
     minimize(problem, SOLVER, np.float64(1.0), jnp.array(0.5), steps=2)
-    assert chunk.advance._cache_size() == compiled + 1
+    assert chunk.advance.compiled._cache_size() == compiled + 1
 
 
 def test_starts_are_left_alone() -> None:

@@ -26,7 +26,7 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import PyTree
 
-from proxbi import _check, _tree, inexact
+from proxbi import _check, _compile, _tree, inexact
 from proxbi._tree import Scalar
 from proxbi.problem import Problem
 
@@ -120,7 +120,7 @@ def _residuals(problem: Problem, x: PyTree, y: PyTree, v: PyTree) -> _Residuals:
     return _Residuals(grad, _tree.norm(problem.grad_lower(x, y)), adjoint, _tree.norm(upper_y), _tree.norm(v))
 
 
-@jax.jit
+@_compile.jit
 def _refined_change(problem: Problem, x: PyTree, y: PyTree, v: PyTree, grad: PyTree) -> Scalar:
     """How far `grad` is from the hypergradient at a much better y and v."""
     accuracy = jnp.asarray(_REFINEMENT, jnp.result_type(*jax.tree.leaves(y)))

@@ -9,11 +9,11 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Int, PRNGKeyArray, PyTree
 
-from proxbi import _tree
+from proxbi import _compile, _tree
 from proxbi._tree import Scalar
 from proxbi.linear import LinearStatus
 from proxbi.problem import Counts, Problem
-from proxbi.solvers import Fault, Info, Solver, one_step
+from proxbi.solvers import Fault, Info, Solver, traced_step
 
 
 def run(
@@ -53,7 +53,7 @@ HEALTHY, DIVERGED, NEGATIVE_CURVATURE, ADJOINT_NONFINITE = 0, -1, -2, -3
 """The faults that end a chunk, beside a solver's own (`Fault`, positive numbers)."""
 
 
-@jax.jit
+@_compile.jit
 def advance(
     problem: Problem,
     solver: Solver,
@@ -68,7 +68,7 @@ def advance(
     """
 
     def body(at: Chunk) -> Chunk:
-        state, info = one_step(problem, solver, at.state, jax.random.fold_in(key, first + at.steps))
+        state, info = traced_step(problem, solver, at.state, jax.random.fold_in(key, first + at.steps))
         fault = _fault(state, info)
         good = fault == HEALTHY
         return Chunk(
@@ -79,7 +79,7 @@ def advance(
             info=_tree.where(good | (at.steps == 0), info, at.info),  # of the last good step, if there was one
         )
 
-    _, shapes = jax.eval_shape(one_step, problem, solver, state, key)
+    _, shapes = jax.eval_shape(traced_step, problem, solver, state, key)
     blank = jax.tree.map(lambda leaf: jnp.zeros(leaf.shape, leaf.dtype), shapes)
     none = Counts(*[jnp.int32(0)] * len(vars(Counts())))
     start = Chunk(state, jnp.int32(0), jnp.int32(HEALTHY), none, blank)

@@ -70,6 +70,6 @@ class Solver(Module):
 
 
 @jax.jit
-def one_step(problem: Problem, solver: Solver, state: PyTree, key: PRNGKeyArray) -> tuple[PyTree, Info]:
+def traced_step(problem: Problem, solver: Solver, state: PyTree, key: PRNGKeyArray) -> tuple[PyTree, Info]:
     """`solver.step`, of which JAX remembers what it traced: it is asked for three times before a run begins."""
     return solver.step(problem, state, key)

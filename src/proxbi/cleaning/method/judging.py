@@ -8,11 +8,11 @@ import math
 from collections.abc import Iterator
 from typing import NamedTuple
 
-import jax
 import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float, Int
 
+from proxbi import _compile
 from proxbi._tree import Scalar
 from proxbi.cleaning.method.kernel import KernelMap, choose_landmarks, kernel_map
 from proxbi.cleaning.method.noise import TINY, Given, Noise, joint, most_likely_other
@@ -125,7 +125,7 @@ def _unseen(
         yield some, np.asarray(quality)[: len(some)], np.asarray(other)[: len(some)]
 
 
-@jax.jit
+@_compile.jit
 def _judge_block(scores: Array, given: Given, temperature: Scalar, noise: Noise) -> tuple[Array, Array]:
     belief = jnp.exp(log_belief(temperature, scores))
     return joint(noise, belief, given).posterior, most_likely_other(noise, belief, given)

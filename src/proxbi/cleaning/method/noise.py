@@ -21,6 +21,8 @@ import numpy as np
 from jaxtyping import Array, Float, Int
 from scipy.special import gammaln
 
+from proxbi import _compile
+
 
 class Given(NamedTuple):
     """Labels as they came, and the group of each."""
@@ -110,7 +112,7 @@ def estimate_noise(
     return noise
 
 
-@jax.jit
+@_compile.jit
 def _maximise(
     noise: Noise, prior: Array, belief: Float[Array, "rows classes"], given: Given, repeats: Float[Array, " rows"]
 ) -> tuple[Float[Array, "groups classes"], Float[Array, "classes classes"]]:

@@ -7,6 +7,7 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float
 
+from proxbi import _compile
 from proxbi._tree import Scalar
 from proxbi.cleaning.method import ridge
 from proxbi.cleaning.method.noise import Given, Noise, estimate_noise, joint, posterior_and_likelihood
@@ -62,14 +63,14 @@ def judge(rows: Rows, weights: Float[Array, " rows"], penalty: Scalar, prior: No
     return Judgement(fitted.coefficients, temperature, noise, belief, *weighed)
 
 
-@jax.jit
+@_compile.jit
 def fit(rows: Rows, weights: Float[Array, " rows"], penalty: Scalar, noise: Noise) -> ridge.Fit:
     """The ridge regression of the rows, trusted ones with the weight 1; `noise` tells the number of classes."""
     total = rows.repeats * jnp.where(rows.trusted > 0, 1, weights)
     return ridge.fit(rows.features, rows.given.labels, total, penalty, noise.rates.shape[1])
 
 
-@jax.jit
+@_compile.jit
 def read(scores: Float[Array, "rows classes"], rows: Rows, noise: Noise) -> tuple[Scalar, Float[Array, "rows classes"]]:
     """The log temperature under which the labels are most likely, those of trusted rows without noise; and what is
     then believed.

@@ -11,6 +11,7 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float, Int
 
+from proxbi import _compile
 from proxbi.cleaning.method import settings
 from proxbi.cleaning.method.kernel import gaussian, product, squared_distances
 from proxbi.cleaning.method.settings import Sample, Settings, Solved
@@ -82,7 +83,7 @@ def _rows(
     return settings.Part(distances, table.given(rows, size), padded(table.repeats[rows], size))
 
 
-@jax.jit
+@_compile.jit
 def _belief(sample: Sample, x: Settings) -> Float[Array, "rows classes"]:
     """What a fit of the sample, with all posteriors 1, believes of each of its rows without it.
 

@@ -11,6 +11,7 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float
 
+from proxbi import _compile
 from proxbi.cleaning.method.kernel import squared_distances
 from proxbi.cleaning.method.rounds import Rows, judge, reweigh
 from proxbi.cleaning.method.settings import Settings, noise_of
@@ -92,7 +93,7 @@ WAYS: dict[str, Way] = {
 NEED_TRUSTED = {"trusted only", "trusted posterior", "knn shapley"}
 
 
-@jax.jit
+@_compile.jit
 def _shapley(raw: Array, rows: Rows, referees: Array, votes: Array) -> Array:
     """1 for rows whose value is not negative. Rows that are not valued come last and hit nothing, which gives the last
     one that is its s_n.

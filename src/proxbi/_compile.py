@@ -1,0 +1,41 @@
+"""`jit` for long programs of small operations."""
+
+from collections.abc import Callable
+from functools import cache, cached_property, update_wrapper
+from typing import Any, Generic, ParamSpec, TypeVar
+
+import jax
+
+P = ParamSpec("P")
+R = TypeVar("R")
+
+# The newer of XLA's two code generators for CPUs takes twice as long for a program such as a step of a solver, which
+# then runs no faster: seconds before every first result. An option that a version of XLA does not know is an error.
+_QUICKLY = {"xla_cpu_use_fusion_emitters": False}
+
+
+class jit(Generic[P, R]):
+    """`jax.jit(function)`, compiled quickly where XLA can; not to be called inside of another `jit`."""
+
+    def __init__(self, function: Callable[P, R]):
+        self.function = function
+        update_wrapper(self, function)
+
+    @cached_property
+    def compiled(self) -> Any:
+        """What `jax.jit` makes of it, when it is first called: not before, as it asks XLA what it can."""
+        return jax.jit(self.function, compiler_options=_options())
+
+    def __call__(self, *args: P.args, **kwargs: P.kwargs) -> R:
+        result: R = self.compiled(*args, **kwargs)
+        return result
+
+
+@cache
+def _options() -> dict[str, bool]:
+    """What this version of XLA knows of `_QUICKLY`."""
+    try:
+        jax.jit(lambda: 0, compiler_options=_QUICKLY)()
+    except Exception:  # which one depends on the version, too
+        return {}
+    return _QUICKLY

@@ -1,0 +1,35 @@
+"""Programs are compiled quickly where XLA knows how, and at all where it does not."""
+
+import jax.numpy as jnp
+import pytest
+
+from proxbi import _compile
+
+
+@pytest.fixture(autouse=True)
+def forgotten():
+    _compile._options.cache_clear()
+    yield
+    _compile._options.cache_clear()
+
+
+def test_the_option_is_one_that_the_pinned_version_of_xla_knows():
+    assert _compile._options() == _compile._QUICKLY
+
+
+def test_an_option_that_xla_does_not_know_is_left_out(monkeypatch):
+    monkeypatch.setattr(_compile, "_QUICKLY", {"xla_cpu_no_such_option": False})
+    assert _compile._options() == {}
+    assert _compile.jit(lambda x: x + 1)(jnp.array(1.0)) == 2
+
+
+def test_a_function_is_compiled_once_for_each_shape_and_keeps_its_name():
+    @_compile.jit
+    def twice(x):
+        """Two x."""
+        return 2 * x
+
+    assert (twice.__name__, twice.__doc__) == ("twice", "Two x.")
+    for size in (1, 2, 2):
+        assert twice(jnp.ones(size)).shape == (size,)
+    assert twice.compiled._cache_size() == 2
