@@ -1,5 +1,6 @@
 """Programs are compiled quickly where XLA knows how, and at all where it does not."""
 
+import jax
 import jax.numpy as jnp
 import pytest
 
@@ -33,3 +34,10 @@ def test_a_function_is_compiled_once_for_each_shape_and_keeps_its_name():
     for size in (1, 2, 2):
         assert twice(jnp.ones(size)).shape == (size,)
     assert twice.compiled._cache_size() == 2
+
+
+def test_inside_of_another_jit_or_vmap_it_is_the_function_itself():
+    twice = _compile.jit(lambda x: 2 * x)
+    assert jax.jit(twice)(jnp.array(1.0)) == 2
+    assert jax.vmap(twice)(jnp.ones(3)).tolist() == [2, 2, 2]
+    assert jax.grad(twice)(1.0) == 2

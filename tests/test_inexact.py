@@ -210,3 +210,21 @@ def test_a_problem_may_bring_its_own_preconditioner() -> None:
     assert answers[0].status is answers[1].status is Status.CONVERGED
     np.testing.assert_allclose(answers[0].x, answers[1].x, atol=1e-3)
     assert answers[1].counts.hvp < answers[0].counts.hvp
+
+
+def test_a_lower_solve_that_asks_for_more_than_single_precision_has_ends() -> None:
+    """A kernel matrix with kappa = 6e3: below some thousand roundings of y, steps only move it about."""
+    points = np.linspace(0, 1, 40)
+    kernel = np.exp(-((points[:, None] - points) ** 2) / 0.1) + 3e-3 * np.eye(40)
+    data = {"K": jnp.asarray(kernel, jnp.float32), "b": jnp.asarray(np.sin(9 * points), jnp.float32)}
+    problem = Conditioned(
+        lambda x, y, d: jnp.sum(y) * x, lambda x, y, d: 0.5 * y @ (d["K"] @ y) - x * (d["b"] @ y), data=data
+    )
+    x, y, zero = jnp.ones((), jnp.float32), jnp.zeros(40, jnp.float32), jnp.zeros((), jnp.float32)
+    solve = jax.jit(lambda accuracy: inexact.solve(problem, x, y, y, accuracy, (zero, zero), None, 100))
+    found = solve(jnp.asarray(1e-7, jnp.float32))
+    assert found.lower_status == LinearStatus.OK
+    assert found.counts.grad_lower < 15
+    best = np.linalg.solve(np.float64(data["K"]), np.float64(data["b"]))
+    off = np.float64(found.y) - best
+    assert off @ kernel @ off < 1e-4 * best @ kernel @ best

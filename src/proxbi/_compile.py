@@ -15,7 +15,7 @@ _QUICKLY = {"xla_cpu_use_fusion_emitters": False}
 
 
 class jit(Generic[P, R]):
-    """`jax.jit(function)`, compiled quickly where XLA can; not to be called inside of another `jit`."""
+    """`jax.jit(function)`, compiled quickly where XLA can; inside of another `jit` or `vmap`, the function itself."""
 
     def __init__(self, function: Callable[P, R]):
         self.function = function
@@ -27,7 +27,8 @@ class jit(Generic[P, R]):
         return jax.jit(self.function, compiler_options=_options())
 
     def __call__(self, *args: P.args, **kwargs: P.kwargs) -> R:
-        result: R = self.compiled(*args, **kwargs)
+        inside = any(isinstance(leaf, jax.core.Tracer) for leaf in jax.tree.leaves((args, kwargs)))
+        result: R = (self.function if inside else self.compiled)(*args, **kwargs)
         return result
 
 

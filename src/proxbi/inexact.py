@@ -167,6 +167,7 @@ class _At(NamedTuple):
     iterations: Int[Array, ""]
     rounds: Int[Array, ""]
     shortened: Bool[Array, ""]  # whether the last step of y was
+    tiny: Bool[Array, ""]  # and whether it changed no more than half of its digits
     conditioner: Inverse | None
 
 
@@ -198,6 +199,7 @@ def solve(
         precondition = _applied(own, at.conditioner)
         error = jnp.sqrt(jnp.maximum(_tree.dot(at.gradient, precondition(at.gradient)), 0))
         small = (error <= 1.5 * accuracy * at.sizes[0]) & ~at.shortened
+        small = small | (at.tiny & (error > 0.5 * at.errors[0]))  # steps no longer help: all that is left is rounding
         at = at._replace(
             errors=(error, at.errors[1]),
             lower_status=jnp.where((at.lower_status == _RUNNING) & small, int(LinearStatus.OK), at.lower_status),
@@ -231,6 +233,7 @@ def solve(
         iterations=none,
         rounds=none,
         shortened=jnp.asarray(False),
+        tiny=jnp.asarray(False),
         conditioner=conditioner,
     )
     last = jax.lax.while_loop(lambda at: at.status == _RUNNING, advance, start)
@@ -296,9 +299,10 @@ def _newton(problem: Problem, x: PyTree, at: _At, e: Correction, eps: float) -> 
     first = (jnp.ones_like(slope), jnp.zeros_like(slope), at.y, at.gradient, jnp.int32(0))
     _, _, moved, gradient, tries = jax.lax.while_loop(too_long, look, first)
     finite = _tree.all_finite(gradient) & jnp.isfinite(slope)
+    step, size = _tree.norm(e.step), _tree.norm(at.y)
     ends = {
         LinearStatus.NONFINITE: ~finite,
-        LinearStatus.OK: _tree.norm(e.step) <= 10 * eps * _tree.norm(at.y),
+        LinearStatus.OK: step <= 10 * eps * size,
         LinearStatus.BUDGET: at.rounds + 1 >= _MOST_NEWTON_STEPS,
     }
     status = jnp.select(list(ends.values()), list(ends), _RUNNING)
@@ -312,6 +316,7 @@ def _newton(problem: Problem, x: PyTree, at: _At, e: Correction, eps: float) -> 
         matvecs=at.matvecs + e.matvecs,
         rounds=at.rounds + 1,
         shortened=tries > 1,
+        tiny=step <= eps**0.5 * size,
     )
 
 

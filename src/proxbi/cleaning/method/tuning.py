@@ -17,9 +17,8 @@ from proxbi.cleaning.method.kernel import gaussian, product, squared_distances
 from proxbi.cleaning.method.settings import Sample, Settings, Solved
 from proxbi.cleaning.method.table import Table, bucket, padded
 
-FIT, WATCH, TRUSTED, PER_CLASS = 500, 1000, 500, 10
-"""The most rows in a sample: to fit, to judge with noise, and to judge without; and more to fit where there are so many
-classes that a class would have fewer than this."""
+SAMPLE, PER_CLASS = 500, 10
+"""The most rows in a sample, of each role; more where there are so many classes that a class would have fewer."""
 HALF = 4096
 """The most rows in a half."""
 
@@ -37,16 +36,16 @@ class Roles(NamedTuple):
     def helpers(self) -> tuple[Int[np.ndarray, " some"], Int[np.ndarray, " some"]]:
         """Those of each half that help to solve and to fit; all of it judge the other."""
         first, second = self.halves
-        return first[:TRUSTED], second[:TRUSTED]
+        return first[:SAMPLE], second[:SAMPLE]
 
 
 def assign(table: Table, draw: np.random.Generator) -> Roles:
     """Roles for rows drawn at random; rows with no sample weight get none."""
     noisy, gold = draw.permutation(table.noisy), draw.permutation(table.gold)
-    half = min(HALF, len(gold) // 2)
-    fit = min(max(FIT, PER_CLASS * table.classes), max(1, len(noisy) // 2))
-    watch = min(WATCH, (len(noisy) - fit) // (1 if half else 2))
-    judges = gold[half : 2 * half] if half else noisy[fit + watch :][:WATCH]
+    half, most = min(HALF, len(gold) // 2), max(SAMPLE, PER_CLASS * table.classes)
+    fit = min(most, max(1, len(noisy) // 2))
+    watch = min(most, (len(noisy) - fit) // (1 if half else 2))
+    judges = gold[half : 2 * half] if half else noisy[fit + watch :][:most]
     return Roles(noisy[:fit], noisy[fit : fit + watch], (gold[:half], judges))
 
 
