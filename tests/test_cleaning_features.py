@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from sklearn.datasets import load_digits
 
-from proxbi.cleaning.inputs.features import MOST_CATEGORIES, Encoder
+from proxbi.cleaning.inputs.features import BOUND, MOST_CATEGORIES, QUARTILE_ROWS, Encoder
 
 
 def encoded(table):
@@ -34,6 +34,23 @@ def test_numbers_have_the_median_0_and_the_quartiles_of_a_normal_distribution():
     np.testing.assert_allclose(middle, 0, atol=1e-2)
     np.testing.assert_allclose(high - low, 1.349, rtol=0.05)
     assert np.abs(numbers).max() < 4
+
+
+def test_one_huge_number_is_at_the_bound_and_not_at_the_median():
+    column = np.arange(100.0)[:, None]
+    column[[7, 8]] = [[1e300], [-1e300]]
+    np.testing.assert_allclose(encoded(column)[[7, 8], 0], [BOUND, -BOUND], rtol=1e-6)
+
+
+def test_quartiles_of_many_rows_are_those_of_all_even_where_rows_take_turns():
+    """Every fourth row is 1,000 times larger: those that are drawn must not be these, or the others, only."""
+    rows = 4 * QUARTILE_ROWS
+    column = np.random.default_rng(0).normal(size=(rows, 1)) * np.where(np.arange(rows) % 4 == 0, 1000.0, 1.0)[:, None]
+    column[:, 0] += 5
+    z = encoded(column)[:, 0].astype(float)
+    unbounded = z / np.sqrt(1 - (z / BOUND) ** 2)
+    low, middle, high = np.quantile(unbounded, [0.25, 0.5, 0.75])
+    np.testing.assert_allclose([middle, high - low], [0, 1.349], atol=0.03)
 
 
 def test_the_order_of_numbers_is_kept_whatever_their_tails():

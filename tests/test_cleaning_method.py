@@ -1,6 +1,5 @@
 """The numerics of the label cleaner: each part against its definition, then the whole on data with known mistakes."""
 
-import os
 from itertools import permutations
 
 import jax
@@ -608,9 +607,7 @@ def test_digits(rate: float, least_f1: float) -> None:
 
 
 @pytest.mark.hours  # a minute each
-@pytest.mark.skipif(
-    "PROXBI_DATA" not in os.environ, reason="set PROXBI_DATA to a folder with the four MNIST files to run this"
-)  # a download would hide in the time of the test, and a broken file must fail it
+@needs_mnist
 @pytest.mark.parametrize(("trusted", "least_f1"), [(5000, 0.96), (250, 0.955)])
 def test_mnist(trusted: int, least_f1: float) -> None:
     images = datasets.mnist()

@@ -1,19 +1,16 @@
 """The paper's experiment: its random streams, its protocols, and Table 1 itself where MNIST is at hand."""
 
 import csv
-import os
 from pathlib import Path
 
 import numpy as np
 import pytest
+from tests.mnist import needs_mnist
 
 from proxbi import datasets
 from proxbi.experiments import paper, paper_report, protocols, streams
 from proxbi.experiments.protocols import CELLS, PROTOCOLS, Cell
 
-needs_mnist = pytest.mark.skipif(
-    "PROXBI_DATA" not in os.environ, reason="set PROXBI_DATA to a folder with the four MNIST files to run this"
-)
 ITD_ROWS = [cell for cell in CELLS if cell.kind == "ITD" and cell.p == 0.1]
 AID_ROWS = [Cell("BiO-AID", None, 0.1), Cell("BiO-AIDm", None, 0.1)]
 

@@ -17,7 +17,7 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
-from jaxtyping import Float
+from jaxtyping import Float, Int
 
 from proxbi.cleaning.inputs.columns import Column, columns_of, numbers, texts
 
@@ -31,7 +31,7 @@ SHARED_SCALE_COLUMNS = 16
 NORMAL_QUARTILES = 1.349
 """The distance between the quartiles of a normal distribution, in standard deviations."""
 QUARTILE_ROWS = 100_000
-"""Quartiles are taken of about so many rows, evenly spread, where there are more."""
+"""Quartiles are taken of so many rows where there are more."""
 BOUND = 4.0
 """No single number gets farther from its median than this."""
 
@@ -68,7 +68,7 @@ class _Number(NamedTuple):
         missing = np.isnan(values)
         if self.scale > 0:
             z = (np.where(missing, self.fill, values) - self.centre) / self.scale
-            out[:, 0] = z / np.sqrt(1 + (z / BOUND) ** 2) if self.bounded else z
+            out[:, 0] = z / np.hypot(1, z / BOUND) if self.bounded else z
         if self.flagged:
             out[:, -1] = missing
 
@@ -199,11 +199,16 @@ def _facts(column: Column, weight: Weight) -> _Facts:
     by = None if weight is None else weight[~missing & counted]
     mean = np.average(unit, weights=by)
     deviation = np.sqrt(np.average((unit - mean) ** 2, weights=by))
-    some = slice(None, None, max(1, known.size // QUARTILE_ROWS))
+    some = _drawn(known.size)
     parts = None if by is None else by[some]
     low, middle, high = np.quantile(known[some], (0.25, 0.5, 0.75), method="inverted_cdf", weights=parts)
     quartiles = (float(low), float(middle), float(high))
     return _Facts(float(size * mean), float(size * deviation), float(size * np.ptp(unit)), quartiles, gaps)
+
+
+def _drawn(rows: int) -> slice | Int[np.ndarray, " some"]:
+    """All rows, or `QUARTILE_ROWS` drawn at random, always the same: every k-th would mislead where rows take turns."""
+    return slice(None) if rows <= QUARTILE_ROWS else np.random.default_rng(0).integers(rows, size=QUARTILE_ROWS)
 
 
 def _single(facts: _Facts) -> _Number:
