@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 from numpy.testing import assert_allclose
 from sklearn.linear_model import LogisticRegression
+from tests.mnist import needs_mnist
 
 from proxbi import Problem, datasets
 from proxbi.cleaning.estimator.models import KernelModel, linear_model
