@@ -12,7 +12,19 @@ from tests.mnist import needs_mnist
 
 from proxbi import Problem, datasets
 from proxbi.cleaning.estimator.models import KernelModel, linear_model
-from proxbi.cleaning.method import contest, kernel, noise, ridge, rounds, settings, summary, table, tuning, ways
+from proxbi.cleaning.method import (
+    contest,
+    judging,
+    kernel,
+    noise,
+    ridge,
+    rounds,
+    settings,
+    summary,
+    table,
+    tuning,
+    ways,
+)
 from proxbi.cleaning.method.cleaner import clean
 from proxbi.cleaning.method.noise import Given, Noise
 
@@ -444,7 +456,15 @@ def test_without_trusted_rows_it_works_and_warns() -> None:
 def test_rows_that_are_not_fitted_are_judged_too(cleaned, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("proxbi.cleaning.method.judging.FIT", 300)
     monkeypatch.setattr("proxbi.cleaning.method.judging.BLOCK", 128)
+    asked = []
+
+    def spy(features, count, draw):
+        asked.append(count)
+        return kernel.choose_landmarks(features, count, draw)
+
+    monkeypatch.setattr("proxbi.cleaning.method.judging.choose_landmarks", spy)
     result = clean(Spoiled.features, Spoiled.labels, CLASSES, trusted=Spoiled.trusted)
+    assert asked == [judging.FEWER]  # each row that is not fitted costs a kernel value for each landmark
     assert result.settings["rows fitted"] == 300
     assert f1(result.issue, Spoiled.wrong) > 0.85
     assert np.mean(np.abs(result.quality - cleaned.quality)) < 0.1

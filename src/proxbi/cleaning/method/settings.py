@@ -130,7 +130,7 @@ class KernelRidge(Problem):
         return lambda v: curved(v) / len(v)
 
     def preconditioner(self, x: Settings, y: Array) -> Callable[[Array], Array]:
-        """Its inverse, but for rounding: a Cholesky factor of a thousand rows costs no more than a few products."""
+        """Its inverse, but for rounding: a Cholesky factor of a sample costs no more than a few products."""
         roots, kernel = _roots(x, self.data), gaussian(self.data.fit.distances, jnp.exp(x["bandwidth"]))
         curved = roots * kernel * roots.T + jnp.exp(x["ridge"]) * jnp.eye(len(y), dtype=kernel.dtype)
         factor = cho_factor(curved)
