@@ -65,8 +65,15 @@ class Run:
         return f"{self.table} {self.loss} {self.split} {self.start:g} {'box' if self.box else 'free'}"
 
 
-FIRST = {"breast_cancer": (0, 1, 2), "diabetes": (0, 1, 2)}
-SECOND = {"breast_cancer": (10,), "diabetes": (11,), "wine": (12,), "spam": (13,), "mdrr": (14,), "tecator": (15,)}
+FIRST: dict[str, tuple[int, ...]] = {"breast_cancer": (0, 1, 2), "diabetes": (0, 1, 2)}
+SECOND: dict[str, tuple[int, ...]] = {
+    "breast_cancer": (10,),
+    "diabetes": (11,),
+    "wine": (12,),
+    "spam": (13,),
+    "mdrr": (14,),
+    "tecator": (15,),
+}
 
 
 def runs(splits: dict[str, tuple[int, ...]]) -> list[Run]:
