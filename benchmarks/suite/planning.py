@@ -50,7 +50,7 @@ def tolls(size: int = 3) -> Case:
         "slope": jnp.asarray(draw.uniform(0.1, 1.0, size=links)),
         "demand": jnp.array([4.0, 3.0, 3.0]),
         "routes": jnp.asarray(trips),
-        "none": jnp.asarray(np.where(trips.sum(axis=-1) > 0, 0.0, -np.inf)),
+        "exists": jnp.asarray(trips.any(axis=-1), float),
     }
     return numerical_case("l1", Problem(_tolls_upper, _tolls_lower, L1(0.02), data), jnp.zeros(links), data["free"])
 
@@ -87,7 +87,7 @@ def _tolls_upper(x: Array, y: Array, data: Data) -> Scalar:
 
 def _tolls_lower(x: Array, y: Array, data: Data) -> Scalar:
     costs = data["routes"] @ (y + x)
-    chosen = jax.nn.logsumexp(data["none"] - costs, axis=1)
+    chosen = jax.nn.logsumexp(-costs, axis=1, b=data["exists"])
     return jnp.sum(data["demand"] * chosen) + 0.5 * jnp.sum((y - data["free"]) ** 2 / data["slope"])
 
 
