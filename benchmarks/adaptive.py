@@ -99,6 +99,7 @@ def measure(name: str, arguments: argparse.Namespace, cache: Cache) -> Row:
         if known is None:  # the solution found gives the units of their grids, in hindsight
             known = search(case, solution, budget)
             if known is None:  # not made for such an h
+                row[peer] = None
                 continue
             known |= {"budget": budget, "start": start}
             cache.put(key, known)
@@ -114,8 +115,8 @@ def calls_seen() -> Iterator[Callable[[], int]]:
     if importlib.util.find_spec("proxbi.chunk") is None:
         yield lambda: 0
         return
-    chunk, seen = importlib.import_module("proxbi.chunk"), []
-    advance = chunk.advance
+    chunk: Any = importlib.import_module("proxbi.chunk")
+    advance, seen = chunk.advance, []
 
     def counted(*arguments: Any) -> Any:
         done = advance(*arguments)
@@ -129,7 +130,7 @@ def calls_seen() -> Iterator[Callable[[], int]]:
         chunk.advance = advance
 
 
-def one_run(case: Case, judge: Judge, settings: dict[str, float]) -> tuple[Row, Any]:
+def one_run(case: Case, judge: Judge, settings: dict[str, Any]) -> tuple[Row, Any]:
     """The default solver: what it took and where it ended."""
     with calls_seen() as seen:
         result = minimize(problem=case.problem, x0=case.x0, y0=case.y0, throw=False, **settings)
@@ -151,7 +152,7 @@ def calls_only(name: str) -> Row:
     """The default solver with nothing set, and to the absolute stationarity that all are compared at."""
     case = SUITE[name]()
     judge = Judge.of(case)
-    goals = {"nothing set": {}, "tol": {"tol": TARGET * float(judge.start)}}
+    goals: dict[str, Any] = {"nothing set": {}, "tol": {"tol": TARGET * float(judge.start)}}
     return {"problem": name, "h": case.kind, "kappa": case.kappa} | {
         goal: one_run(case, judge, settings)[0] for goal, settings in goals.items()
     }
@@ -161,7 +162,9 @@ def line(row: Row) -> str:
     own = row["adaptive"]
     text = f"{row['problem']:17s}{row['kappa']:8.3g}  {row['h']:19s}{own['calls']:6d}{' ' if own['solved'] else '!'}"
     for peer in ("paper", "jaxopt", *PEERS):
-        if peer in row:
+        if peer in row and row[peer] is None:
+            text += f"{'-':>10s}{'':7s}"
+        elif peer in row:
             found = row[peer]
             calls = f"> {found['budget']}" if found["calls"] is None else str(found["calls"])
             text += f"{calls:>10s}{elsewhere(own, found)}{'<' if found['calls'] is None else ' '}{found['ratio']:5.3f}"
@@ -178,7 +181,7 @@ def elsewhere(own: Row, found: Row) -> str:
 
 
 def summary(rows: list[Row], peer: str) -> str:
-    ratios = {row["problem"]: row[peer]["ratio"] for row in rows if peer in row}
+    ratios = {row["problem"]: row[peer]["ratio"] for row in rows if row.get(peer)}
     worst = max(ratios, key=ratios.__getitem__)
     return f"adaptive / {peer}: median {statistics.median(ratios.values()):.3f}, largest {ratios[worst]:.3f} ({worst})"
 
@@ -217,7 +220,7 @@ def main() -> None:
     print("calls; '!' marks a run that did not reach the target, '>' a search in which no setting did; ratio of calls")
     print("+ and - mark peers that ended at an objective worse or better than the default's by a hundredth of its gain")
     for peer in arguments.peers.split(","):
-        if any(peer in row for row in rows):
+        if any(row.get(peer) for row in rows):
             print(summary(rows, peer))
     if arguments.json:
         arguments.json.write_text(json.dumps(rows, indent=1))

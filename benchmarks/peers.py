@@ -249,7 +249,8 @@ def adam(case: Case, budget: int) -> Row:
 
         def method(oracle: Oracle, size: float = size) -> None:
             separable = case.problem.regularizer.separable
-            x, first, second, step = oracle.x0, 0.0, 0.0, 0
+            x, step = oracle.x0, 0
+            first = second = np.zeros_like(x) if separable else np.zeros(())
             while True:
                 _, gradient = oracle.value_and_gradient(x)
                 square = gradient**2 if separable else np.mean(gradient**2)

@@ -84,7 +84,9 @@ def test_ratios_are_of_calls_and_unsolved_ones_are_marked():
     assert "!" not in adaptive.line(row)
     assert "> 1000" in adaptive.line(lost)
     assert "!" in adaptive.line(lost)
-    assert adaptive.summary([row, lost], "paper") == "adaptive / paper: median 0.150, largest 0.250 (A)"
+    unfit = row | {"problem": "C", "paper": None}
+    assert " - " in adaptive.line(unfit)
+    assert adaptive.summary([row, lost, unfit], "paper") == "adaptive / paper: median 0.150, largest 0.250 (A)"
 
 
 def counting(problem):

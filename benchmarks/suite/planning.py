@@ -59,13 +59,13 @@ def _grid(size: int, pairs: list[tuple[tuple[int, int], tuple[int, int]]]) -> tu
     """The number of links of a grid of streets, and which of them (last axis) each route of each pair takes; rows of
     zeros fill up.
     """
-    number = {}
+    number: dict[tuple[tuple[int, int], tuple[int, int]], int] = {}
     for i in range(size):
         for j in range(size):
             for step in ((1, 0), (0, 1)):
                 if max(i + step[0], j + step[1]) < size:
                     number[(i, j), step] = len(number)
-    routes = []
+    routes: list[list[np.ndarray]] = []
     for (i, j), (k, m) in pairs:
         routes.append([])
         for downs in combinations(range(k - i + m - j), k - i):
