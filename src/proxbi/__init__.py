@@ -12,7 +12,7 @@ from proxbi.certificate import Bounds as Bounds
 from proxbi.certificate import Certificate as Certificate
 from proxbi.certificate import certify as certify
 from proxbi.checkpoint import CheckpointError as CheckpointError
-from proxbi.chunk import run as run
+from proxbi._loop import run as run
 from proxbi.hypergradient import AID as AID
 from proxbi.hypergradient import ITD as ITD
 from proxbi.hypergradient import one_step as one_step
@@ -25,8 +25,8 @@ from proxbi.lower import Exact as Exact
 from proxbi.lower import GradientDescent as GradientDescent
 from proxbi.lower import Nesterov as Nesterov
 from proxbi.lower import Optax as Optax
-from proxbi.minimize import Callback as Callback
-from proxbi.minimize import minimize as minimize
+from proxbi._minimize import Callback as Callback
+from proxbi._minimize import minimize as minimize
 from proxbi.problem import Counts as Counts
 from proxbi.problem import Problem as Problem
 from proxbi.regularizers import L0 as L0
@@ -64,7 +64,6 @@ from proxbi.result import SolveError as SolveError
 from proxbi.result import Status as Status
 from proxbi.solvers import PAPER_SOLVERS as PAPER_SOLVERS
 from proxbi.solvers import AdaptiveProxBiO as AdaptiveProxBiO
-from proxbi.solvers import PenaltyProxBiO as PenaltyProxBiO
 from proxbi.solvers import ProxBiO as ProxBiO
 from proxbi.solvers import paper_solver as paper_solver
 

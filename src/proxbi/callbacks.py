@@ -8,9 +8,8 @@ from pathlib import Path
 from typing import Any
 
 from proxbi import _check, checkpoint
-from proxbi.checkpoint import Snapshot
-from proxbi.minimize import Callback, Run
-from proxbi.result import Status
+from proxbi._minimize import Callback, Run
+from proxbi.result import Snapshot, Status
 
 
 class Progress(Callback):
@@ -137,8 +136,8 @@ class StopBelow(Callback):
 
 
 class TimeLimit(Callback):
-    """Stop after the first chunk that ends past `seconds` of run time (compilation, metrics and callbacks not
-    counted).
+    """Stop after `seconds` of run time (compilation, metrics and callbacks not counted), within about a second or with
+    the step that is under way.
     """
 
     def __init__(self, seconds: float):
@@ -146,17 +145,19 @@ class TimeLimit(Callback):
         _check.positive("seconds", _check.as_float(seconds))
         self.seconds = seconds
 
-    def __call__(self, row: dict[str, Any], snapshot: Snapshot) -> Status | None:
-        return Status.TIME if row["seconds"] >= self.seconds else None
+    def poll(self, seconds: float) -> Status | None:
+        return Status.TIME if seconds >= self.seconds else None
 
 
 class OracleBudget(Callback):
-    """Stop after the first chunk that ends with at least `total` oracle calls, all kinds counted alike."""
+    """Stop after the first step that ends with at least `total` oracle calls, all kinds counted alike. The certificate
+    of the end is counted on top.
+    """
 
     def __init__(self, total: int):
         """`total` calls, those of a resumed run included."""
         _check.positive_int("total", total)
-        self.total = total
+        self.total = self.most_calls = total
 
     def __call__(self, row: dict[str, Any], snapshot: Snapshot) -> Status | None:
         return Status.BUDGET if snapshot.counts.total >= self.total else None

@@ -108,6 +108,12 @@ class Problem(eqx.Module):
         """g_y at (x, y)."""
         return jax.grad(self.lower, argnums=1)(x, y, self.data)
 
+    def value_and_grad_lower(self, x: PyTree, y: PyTree) -> tuple[Scalar, PyTree]:
+        """g and g_y at (x, y): one call, as the value comes with the gradient."""
+        if type(self).grad_lower is not Problem.grad_lower:  # a structured problem, with a gradient of its own
+            return self.value_lower(x, y), self.grad_lower(x, y)
+        return jax.value_and_grad(self.lower, argnums=1)(x, y, self.data)
+
     def grad_lower_x(self, x: PyTree, y: PyTree) -> PyTree:
         """g_x at (x, y)."""
         return jax.grad(self.lower, argnums=0)(x, y, self.data)

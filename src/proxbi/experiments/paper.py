@@ -16,7 +16,7 @@ import numpy as np
 from jaxtyping import Array, Float, PyTree
 
 from proxbi import checkpoint, datasets
-from proxbi.checkpoint import Snapshot
+from proxbi.result import Snapshot
 from proxbi.cleaning.problem import cross_entropy, hyper_cleaning, lower_smoothness
 from proxbi.datasets import Labelled
 from proxbi.experiments import streams

@@ -25,7 +25,7 @@ from proxbi.theory.potential import algorithm_1, record
 from proxbi.theory.probes import rays
 from proxbi.theory.reference import Exactly, Newton, Reference, computed
 from proxbi.theory.report import Finding, Report
-from proxbi.validate import checked
+from proxbi._validate import checked
 
 DENSE = 400
 """Up to this dimension of y the adjoint systems are solved by Cholesky, beyond it by conjugate gradients."""

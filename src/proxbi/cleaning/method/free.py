@@ -16,12 +16,12 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float
 
-from proxbi.checkpoint import Snapshot
+from proxbi.result import Snapshot
 from proxbi.cleaning.method.settings import history_row
 from proxbi.cleaning.method.ways import Task
 from proxbi.cleaning.problem import cross_entropy, hyper_cleaning
 from proxbi.datasets import Labelled
-from proxbi.minimize import minimize
+from proxbi._minimize import minimize
 from proxbi.regularizers import NegativeCappedL1
 from proxbi.solvers import AdaptiveProxBiO
 
@@ -69,7 +69,7 @@ def _solve(
         losses = [past["held_out"] for past in history]
         return len(losses) - int(np.argmin(losses)) > PATIENCE
 
-    minimize(problem, AdaptiveProxBiO(inner_steps=50), x0, y0, steps=STEPS, every=1, callbacks=[watch], throw=False)
+    minimize(problem, x0, y0, AdaptiveProxBiO(Implicit(inner_steps=50)), steps=STEPS, every=1, callbacks=[watch], throw=False)
     return np.asarray(jax.nn.sigmoid(best)), history
 
 
