@@ -2,33 +2,38 @@
 method and jaxopt at the best settings that a grid search finds for each problem.
 
 python benchmarks/adaptive.py [--problems A-2,E-100] [--budget 100000] [--grid fine|decades|few] [--json rows.json]
+python benchmarks/adaptive.py --calls-only [--json calls.json]     # the default solver alone: to compare two commits
 
 All kinds of oracles count alike. The default is run as a user would, `minimize(problem, x0=x0, y0=y0)`, and charged
 until it says itself that it has converged; the others are watched from outside and stopped as soon as they are there
-(see `proxbi.experiments.tuning` and `jaxopt_peer.py` for how, and for what else is in their favour). A search takes
+(see `grid_search.py` and `jaxopt_peer.py` for how, and for what else is in their favour). A search takes
 minutes for each problem, so its outcome is kept in a file (--cache) and used again as long as the problem is the same.
 """
 
 import argparse
+import importlib.util
 import json
 import statistics
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from functools import partial
 from pathlib import Path
 from typing import Any
 
 import jax
-import jaxopt_peer
 
+import grid_search
+import proxbi
+from judge import TARGET, Judge
 from proxbi import Result, minimize
-from proxbi.experiments import certified, tuning
-from proxbi.experiments.suite import SUITE, Case
+from suite import SUITE, Case
 
 jax.config.update("jax_enable_x64", True)
 Row = dict[str, Any]
 GRIDS = {
-    "fine": (tuning.INNER, tuning.BETAS),
-    "decades": (tuning.INNER, tuning.BETAS[::4]),
-    "few": ([(k, k) for k in (1, 2, 5, 10, 20)], tuning.BETAS[::4]),
+    "fine": (grid_search.INNER, grid_search.BETAS),
+    "decades": (grid_search.INNER, grid_search.BETAS[::4]),
+    "few": ([(k, k) for k in (1, 2, 5, 10, 20)], grid_search.BETAS[::4]),
 }
 """Pairs of T and N, and outer steps: 2,100, 600 and 120 settings with the four kinds of lower steps."""
 DEAR = {"cleaning": "decades"}
@@ -55,25 +60,27 @@ class Cache:
         self.path.write_text(json.dumps(self.rows, indent=1))
 
 
-def adaptive(result: Result, judge: certified.Judge) -> Row:
+def adaptive(result: Result, judge: Judge) -> Row:
     true = float(judge(result.x, result.y))
     row = {"calls": int(result.counts.total), "steps": result.state.step, "status": result.status.name}
-    return row | {"stationarity": true, "solved": result.status.name == "CONVERGED" and true <= 1.05 * tuning.TARGET}
+    return row | {"stationarity": true, "solved": result.status.name == "CONVERGED" and true <= 1.05 * TARGET}
 
 
 def paper(case: Case, solution: Any, budget: int, grid: str) -> Row:
     inner, betas = GRIDS[grid]
-    best = tuning.search(case, solution, budget, inner, betas, report=partial(print, "   ", flush=True))
+    best = grid_search.search(case, solution, budget, inner, betas, report=partial(print, "   ", flush=True))
     return best._asdict() | {"setting": str(best.setting)}
 
 
 def jaxopt(case: Case, solution: Any, budget: int) -> Row:
-    return jaxopt_peer.search(case, tuning.scale(case, solution), budget, report=partial(print, "   ", flush=True))
+    import jaxopt_peer  # which needs jaxopt, and that is no dependency
+
+    return jaxopt_peer.search(case, grid_search.scale(case, solution), budget, report=partial(print, "   ", flush=True))
 
 
 def measure(name: str, arguments: argparse.Namespace, cache: Cache) -> Row:
     case, grid = SUITE[name](), DEAR.get(name, arguments.grid)
-    judge = certified.Judge.of(case)
+    judge = Judge.of(case)
     result = minimize(case.problem, x0=case.x0, y0=case.y0, throw=False)
     row: Row = {"problem": name, "kappa": case.kappa, "h": case.kind, "adaptive": adaptive(result, judge)}
     searches = {"paper": (f"paper, {grid}", partial(paper, grid=grid)), "jaxopt": ("jaxopt", jaxopt)}
@@ -86,6 +93,52 @@ def measure(name: str, arguments: argparse.Namespace, cache: Cache) -> Row:
             cache.put(key, known)
         row[peer] = known | {"ratio": row["adaptive"]["calls"] / (known["calls"] or known["budget"])}
     return row
+
+
+# Up to commit c198a2c no count held the calls of the certificate at the end. There all steps, its own included, go
+# through `proxbi.chunk.advance`.
+@contextmanager
+def calls_seen() -> Iterator[Callable[[], int]]:
+    """How many calls were made in here, as far as they can be seen from outside."""
+    if importlib.util.find_spec("proxbi.chunk") is None:
+        yield lambda: 0
+        return
+    chunk, seen = importlib.import_module("proxbi.chunk"), []
+    advance = chunk.advance
+
+    def counted(*arguments: Any) -> Any:
+        done = advance(*arguments)
+        seen.append(int(done.counts.total))
+        return done
+
+    chunk.advance = counted
+    try:
+        yield lambda: sum(seen)
+    finally:
+        chunk.advance = advance
+
+
+def calls_only(name: str) -> Row:
+    """The default solver with nothing set, and to the absolute stationarity that all are compared at."""
+    case = SUITE[name]()
+    judge = Judge.of(case)
+    goals = {"nothing set": {}, "tol": {"tol": TARGET * float(judge.start)}}
+    return {"problem": name, "h": case.kind, "kappa": case.kappa} | {
+        goal: one_run(case, judge, settings) for goal, settings in goals.items()
+    }
+
+
+def one_run(case: Case, judge: Judge, settings: dict[str, float]) -> Row:
+    with calls_seen() as seen:
+        result = minimize(problem=case.problem, x0=case.x0, y0=case.y0, throw=False, **settings)
+    at = case.exactly(result.x, result.y)
+    return {
+        "status": result.status.name,
+        "calls": max(int(result.counts.total), seen()),
+        "stationarity": float(judge(result.x, result.y)),
+        "objective": float(at.value + case.problem.regularizer.value(result.x)),
+        "seconds": result.seconds.run,
+    }
 
 
 def line(row: Row) -> str:
@@ -113,10 +166,16 @@ def main() -> None:
     parser.add_argument("--peers", default="paper,jaxopt", help="what to compare with")
     parser.add_argument("--cache", type=Path, default=Path.home() / ".cache" / "proxbi" / "adaptive.json")
     parser.add_argument("--json", type=Path, help="write all rows there")
+    parser.add_argument("--calls-only", action="store_true", help="of the default solver, as JSON, and nothing else")
     arguments = parser.parse_args()
     unknown = set(arguments.problems.split(",")) - set(SUITE)
     if unknown:
         parser.error(f"--problems: no {', '.join(sorted(unknown))} among {', '.join(SUITE)}.")
+    if arguments.calls_only:
+        rows = [calls_only(name) for name in arguments.problems.split(",")]
+        text = json.dumps({"package": str(Path(proxbi.__file__).parent), "rows": rows}, indent=1)
+        print(text) if arguments.json is None else arguments.json.write_text(text)
+        return
     cache, rows = Cache(arguments.cache), []
     for name in arguments.problems.split(","):
         rows.append(measure(name, arguments, cache))

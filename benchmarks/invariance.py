@@ -15,9 +15,9 @@ from typing import Any
 
 import jax
 
+from judge import Judge
 from proxbi import minimize
-from proxbi.experiments.certified import Judge
-from proxbi.experiments.suite import SUITE, Case, random_start, scaled
+from suite import SUITE, Case, random_start, scaled
 
 jax.config.update("jax_enable_x64", True)
 UNITS = [{name: factor} for name in "fgxy" for factor in (1e-3, 1e3)]

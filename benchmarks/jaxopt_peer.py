@@ -22,11 +22,11 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
+from grid_search import Scale
+from judge import TARGET, Judge
 from proxbi import _tree
-from proxbi.experiments.certified import Judge
-from proxbi.experiments.suite import Case
-from proxbi.experiments.tuning import TARGET, Scale
 from proxbi.problem import Problem
+from suite import Case
 
 with warnings.catch_warnings():
     warnings.simplefilter("ignore", DeprecationWarning)  # jaxopt announces on import that it is no longer maintained

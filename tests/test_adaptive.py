@@ -22,7 +22,7 @@ from proxbi import (
     analytic,
     minimize,
 )
-from proxbi.experiments.suite import SUITE, random_start, scaled
+from suite import SUITE, random_start, scaled
 
 
 def follow(x: Any, y: Any) -> Any:

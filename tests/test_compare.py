@@ -7,7 +7,7 @@ import pytest
 from proxbi import AID, CG, L1, AdaptiveProxBiO, GradientDescent, Problem, ProxBiO, minimize, paper_solver
 from proxbi.analytic import smooth_nonquadratic
 from proxbi.compare import compare
-from proxbi.experiments.suite import SUITE
+from suite import SUITE
 
 
 def by_solver(rows, name):

@@ -7,12 +7,12 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
+import grid_search
+from judge import Judge, curvature, reference
 from proxbi import L1, Box, CappedL1, Simplex, Status, minimize
-from proxbi.experiments import tuning
-from proxbi.experiments.certified import Judge, curvature, reference
-from proxbi.experiments.suite import SUITE, Stretched, random_start, scaled
 from proxbi.lower import Nesterov
 from proxbi.theory.lanczos import lower_spectrum
+from suite import SUITE, Stretched, random_start, scaled
 
 pytestmark = [pytest.mark.slow, pytest.mark.hours]  # minutes on 2 cores: most of it compiling
 
@@ -127,42 +127,42 @@ def test_random_starts_differ_and_are_in_the_domain(name):
 
 def searched(name, **options):
     case = SUITE[name]()
-    return case, tuning.search(case, reference(case).x, **options)
+    return case, grid_search.search(case, reference(case).x, **options)
 
 
 def test_the_search_finds_a_setting_that_gets_there_in_as_many_calls_as_it_says():
     case, best = searched("D-10", budget=4000, inner=[(1, 2), (5, 5)], betas=(3.0, 10.0, 30.0, 1000.0))
     assert best.settings == 2 * 4 * 4
     lane = jnp.asarray([best.setting.alpha, best.setting.eta, best.setting.beta])
-    solver = tuning.solver(lane, jnp.int32(best.setting.T), best.setting.N)
+    solver = grid_search.solver(lane, jnp.int32(best.setting.T), best.setting.N)
     result = minimize(case.problem, solver, case.x0, case.y0, steps=best.steps)
     assert result.counts.total - best.steps == best.calls  # AID's report of the lower residual is not charged
     judge = Judge.of(case)
-    assert judge(result.x, result.y) <= tuning.TARGET
+    assert judge(result.x, result.y) <= grid_search.TARGET
     early = minimize(case.problem, solver, case.x0, case.y0, steps=int(0.9 * best.steps))
-    assert judge(early.x, early.y) > tuning.TARGET
+    assert judge(early.x, early.y) > grid_search.TARGET
 
 
 def test_the_search_looks_in_time_however_many_steps_it_takes():
     case, best = searched("A-2", budget=50_000, inner=[(1, 1)], betas=(1.0,))
     assert best.steps > 6000
     lane = jnp.asarray([best.setting.alpha, best.setting.eta, best.setting.beta])
-    solver = tuning.solver(lane, jnp.int32(1), 1)
+    solver = grid_search.solver(lane, jnp.int32(1), 1)
     early = minimize(case.problem, solver, case.x0, case.y0, steps=int(0.97 * best.steps), every=10_000)
-    assert Judge.of(case)(early.x, early.y) > tuning.TARGET
+    assert Judge.of(case)(early.x, early.y) > grid_search.TARGET
 
 
 def test_the_search_says_when_no_setting_gets_there():
     _, best = searched("D-10", budget=100, inner=[(1, 1)], betas=(1.0, 1e9))
     assert best.calls is None
-    assert tuning.TARGET < best.stationarity < 1
+    assert grid_search.TARGET < best.stationarity < 1
     assert best.setting is not None
 
 
 def test_the_search_stops_the_others_at_the_best():
     case = SUITE["C-10"]()
-    judge, grid = Judge.of(case), jnp.asarray(tuning.lanes(tuning.scale(case, case.x0), (1.0, 1e-3)))
-    raced = tuning.race(case.problem, judge, grid, jnp.int32(5), 5, case.x0, case.y0, jnp.int32(100_000))
+    judge, grid = Judge.of(case), jnp.asarray(grid_search.lanes(grid_search.scale(case, case.x0), (1.0, 1e-3)))
+    raced = grid_search.race(case.problem, judge, grid, jnp.int32(5), 5, case.x0, case.y0, jnp.int32(100_000))
     best = float(jnp.min(raced.found))
     assert best < 1000
     assert not raced.alive.any()
@@ -178,7 +178,7 @@ def test_the_default_solves_every_problem_with_nothing_set(name):
     case = SUITE[name]()
     result = solved(case)
     assert result.status is Status.CONVERGED
-    assert Judge.of(case)(result.x, result.y) <= 1.05 * tuning.TARGET
+    assert Judge.of(case)(result.x, result.y) <= 1.05 * grid_search.TARGET
 
 
 @pytest.mark.parametrize("name", ["E-100", *slowly(["A-2", "A-30-group", "D-1e3-capped", "sources", "scalar"])])

@@ -21,17 +21,20 @@ from jaxtyping import Array, PyTree
 
 from proxbi import _tree
 from proxbi._tree import Scalar
-from proxbi.experiments.suite import Case
 from proxbi.linear import Direct
 from proxbi.regularizers import Regularizer
 from proxbi.theory.lanczos import lanczos
 from proxbi.theory.reference import Exactly
+from suite import Case
+
+TARGET = 1e-6
+"""The relative stationarity that all methods are run to."""
 
 
 class Judge(eqx.Module):
     """`judge(x, y)` is the true stationarity of x relative to that of x0; y is where the lower solve may start.
 
-    >>> from proxbi.experiments.suite import SUITE
+    >>> from suite import SUITE
     >>> case = SUITE["C-10"]()
     >>> judge = Judge.of(case)
     >>> print(judge(case.x0, case.y0), judge(jnp.zeros(4), case.y0))  # the minimum is 0, and sharp
@@ -67,7 +70,11 @@ class Judge(eqx.Module):
         """G(x) / G(x0); infinity above the ceiling."""
         at = self.exactly(x, y)
         low = at.value + self.regularizer.value(x) <= self.ceiling
-        return jnp.where(low, _mapping(self.regularizer, self.step, x, at.gradient) / self.start, jnp.inf)
+        return jnp.where(low, self.measure(x, at.gradient), jnp.inf)
+
+    def measure(self, x: PyTree, gradient: PyTree) -> Scalar:
+        """G(x) / G(x0), where the true gradient of Phi at x is known."""
+        return _mapping(self.regularizer, self.step, x, gradient) / self.start
 
 
 def _mapping(regularizer: Regularizer, step: Scalar, x: PyTree, gradient: PyTree) -> Scalar:
@@ -110,7 +117,7 @@ class Reference(NamedTuple):
 def reference(case: Case, tol: float = 1e-10, steps: int = 100) -> Reference:
     """A stationary point of `case` near where descent from x0 leads, to a relative `tol` or as close as rounding lets.
 
-    >>> from proxbi.experiments.suite import SUITE
+    >>> from suite import SUITE
     >>> found = reference(SUITE["A-2"]())
     >>> found.stationarity < 1e-10
     True

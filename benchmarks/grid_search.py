@@ -1,7 +1,7 @@
 """The paper's method at its best: a search over step sizes, momentum and inner steps, with hindsight.
 
 Every setting of ProxBiO with AID starts from the case's x0, y0 and counts its oracle calls until the *true*
-stationarity (`certified.Judge`, not counted) is at most 1e-6 of that at x0, at an objective that gains at least 99 % of
+stationarity (`judge.Judge`, not counted) is at most 1e-6 of that at x0, at an objective that gains at least 99 % of
 what the given solution gains. All settings of one (T, N) race in one compiled program; a setting leaves the race when
 it diverges or has used more calls than the best that is known. In the paper's favour:
 
@@ -23,8 +23,7 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float, PyTree
 
-from proxbi.experiments.certified import Judge, curvature
-from proxbi.experiments.suite import Case
+from judge import TARGET, Judge, curvature
 from proxbi.hypergradient import AID
 from proxbi.linear import CG
 from proxbi.lower import Nesterov
@@ -32,8 +31,8 @@ from proxbi.problem import Problem
 from proxbi.solvers import ProxBiO
 from proxbi.theory.lanczos import lower_spectrum
 from proxbi.theory.reference import Repeated
+from suite import Case
 
-TARGET = 1e-6
 LOOK, NEAR = 200, 10
 _STEPS = (1, 2, 5, 10, 20)
 INNER = sorted(itertools.product(_STEPS, _STEPS), key=sum)
