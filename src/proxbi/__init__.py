@@ -15,6 +15,13 @@ from proxbi.checkpoint import CheckpointError as CheckpointError
 from proxbi._loop import run as run
 from proxbi.hypergradient import AID as AID
 from proxbi.hypergradient import ITD as ITD
+from proxbi.hypergradient import ControlledHypergradient as ControlledHypergradient
+from proxbi.hypergradient import Evaluation as Evaluation
+from proxbi.hypergradient import Hypergradient as Hypergradient
+from proxbi.hypergradient import HypergradientEstimate as HypergradientEstimate
+from proxbi.hypergradient import Implicit as Implicit
+from proxbi.hypergradient import Outcome as Outcome
+from proxbi.hypergradient import Penalty as Penalty
 from proxbi.hypergradient import one_step as one_step
 from proxbi.linear import CG as CG
 from proxbi.linear import Direct as Direct
@@ -64,6 +71,7 @@ from proxbi.result import SolveError as SolveError
 from proxbi.result import Status as Status
 from proxbi.solvers import PAPER_SOLVERS as PAPER_SOLVERS
 from proxbi.solvers import AdaptiveProxBiO as AdaptiveProxBiO
+from proxbi.solvers import PenaltyProxBiO as PenaltyProxBiO
 from proxbi.solvers import ProxBiO as ProxBiO
 from proxbi.solvers import paper_solver as paper_solver
 

@@ -16,3 +16,4 @@ from proxbi.hypergradient._fixed import Hypergradient as Hypergradient
 from proxbi.hypergradient._fixed import HypergradientEstimate as HypergradientEstimate
 from proxbi.hypergradient._fixed import one_step as one_step
 from proxbi.hypergradient.implicit import Implicit as Implicit
+from proxbi.hypergradient.penalty import Penalty as Penalty

@@ -41,6 +41,8 @@ class Evaluation(NamedTuple):
     """An estimate of |grad - grad Phi(x)|."""
     value_error: Scalar
     """An estimate of |value - Phi(x)|."""
+    bias: Scalar
+    """A further part of the error of grad that accuracy does not lessen, and that is alike at points nearby."""
     terms: Scalar
     """|f_x| + |f_x - grad|: what may cancel in grad."""
     lower_residual: Scalar
@@ -76,7 +78,7 @@ def unknown(x: PyTree, y: PyTree, carry: Any) -> Evaluation:
     zero = jnp.zeros((), jnp.result_type(*jax.tree.leaves(y)))
     counts = jax.tree.map(jnp.int32, Counts())
     none = (_tree.zeros_like(y), _tree.zeros_like(x))
-    return Evaluation(y, *none, *[zero] * 6, jnp.int32(Outcome.OK), counts, carry)
+    return Evaluation(y, *none, *[zero] * 7, jnp.int32(Outcome.OK), counts, carry)
 
 
 def ratio(a: Scalar, b: Scalar, otherwise: float = 0.0) -> Scalar:

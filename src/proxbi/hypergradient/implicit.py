@@ -330,6 +330,7 @@ def _evaluation(at: _At, gap: Scalar, last: Evaluation) -> Evaluation:
         value=value - _tree.dot(at.v, at.lower[1]),
         error=at.error,
         value_error=at.left[0] * (at.left[1] + 0.5 * of_y),
+        bias=jnp.zeros_like(value),
         terms=_tree.norm(upper_x) + _tree.norm(_tree.subtract(upper_x, at.grad)),
         lower_residual=_tree.norm(at.lower[1]),
         adjoint_residual=ratio(at.residual, _tree.norm(upper_y)),

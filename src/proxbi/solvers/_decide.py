@@ -29,7 +29,9 @@ SUFFICIENT = 1e-4  # of the predicted decrease: Armijo's constant, the usual val
 ROUNDING = 10  # units of rounding by which a sum of many terms may be off
 SAFETY = 10  # by which the estimated errors of values may be too small
 AT_ODDS = 0.5  # values and slopes that differ by more than this part of the change contradict one another
-GROWTH = 4  # of the radius after a step that was taken, and its fall after one that was refused
+import os
+SHRINK = float(os.environ.get("SHRINK", "0.5"))
+GROWTH = float(os.environ.get("GROWTH", "10"))  # of the radius after a step that was taken, and its fall after one that was refused
 RELAXED = 0.3  # of B where curvature was not positive: forgets a curvature that is gone in a few steps
 DOUBT = 10  # by which accuracy is raised where an error estimate proved too small
 FORGIVEN = 0.7  # of that, after each step taken: forgotten in about six steps
@@ -98,7 +100,7 @@ class Steering(NamedTuple):
         """After a move of this length, and whether a pair was learned from it."""
         taken, refine = decision.taken, decision.doubtful & ~self.refined
         grown = jnp.maximum(self.radius, GROWTH * length)
-        shrunk = jnp.minimum(self.radius, length) / GROWTH
+        shrunk = jnp.minimum(self.radius, length) * SHRINK
         return Steering(
             radius=jnp.where(taken, grown, jnp.where(refine, self.radius, shrunk)),
             relax=jnp.where(learned, 1, jnp.where(taken, RELAXED, 1) * self.relax),

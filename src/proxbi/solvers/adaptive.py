@@ -32,7 +32,7 @@ from proxbi import _check, _lbfgs, _tree
 from proxbi._lbfgs import Model, Pairs
 from proxbi._tree import Scalar
 from proxbi.certificate import COST, NEAREST_PROXES, Bounds, Certificate, nearest, residuals
-from proxbi.hypergradient import ControlledHypergradient, Evaluation, Implicit, Outcome
+from proxbi.hypergradient import ControlledHypergradient, Evaluation, Implicit, Outcome, Penalty
 from proxbi.hypergradient._controlled import ratio
 from proxbi.linear import LinearInfo, LinearStatus
 from proxbi.problem import Counts, Problem
@@ -44,12 +44,13 @@ from proxbi.solvers._proximal_newton import Target, propose
 _ACCURACY = 0.1  # the error of d, relative to |d + s|: ten times more accuracy changes no step by much
 _TOLERABLE = 0.5  # the error above which a point is not taken
 _REFINED = 0.01  # of these, where a point is evaluated again
-_FIRST_GAIN = 0.5  # the part of the objective that a first step aims at where x0 = 0 gives no length
+_FIRST_GAIN = 0.1  # the part of the objective that a first step aims at where x0 = 0 gives no length
 _LEAST_COSINE = 1e-8  # between a step and the change of the gradient: below, curvature is rounding
 _MOST_IDLE = 10  # trials in which rounding hid all progress
 _KINK = 0.75  # power of the rounding unit: a refused step so short, relative to the longest, meets a kink
 _STEEP = 0.1  # of the steepest slope: above it, the slope has not fallen
 _MOST_NUMBERS = 4e7  # kept as pairs
+_MEMORY, _LEAST_MEMORY = 100, 20  # pairs: as many as x has entries, and between these
 _ROUNDING = 8  # units of rounding by which d + s may be off
 
 
@@ -123,7 +124,7 @@ class AdaptiveProxBiO(Solver):
     """
 
     hypergradient: ControlledHypergradient = eqx.field(default_factory=Implicit)
-    memory: int = eqx.field(static=True, default=20)
+    memory: int = eqx.field(static=True, default=_MEMORY)
 
     def __check_init__(self) -> None:
         if not isinstance(self.hypergradient, ControlledHypergradient):
@@ -139,7 +140,7 @@ class AdaptiveProxBiO(Solver):
         known = self.hypergradient.init(problem, x, y)
         zero, none, no = jnp.zeros_like(known.value), _tree.zeros_like(x), jnp.asarray(False)
         flat = ravel_pytree(x)[0]
-        room = max(2, min(self.memory, int(_MOST_NUMBERS) // (2 * flat.size)))
+        room = max(2, min(self.memory, max(_LEAST_MEMORY, flat.size), int(_MOST_NUMBERS) // (2 * flat.size)))
         return AdaptiveState(
             at=Point(x, none, zero, zero, known),
             trial=Target(x, none, jnp.int32(0)),
@@ -168,7 +169,7 @@ class AdaptiveProxBiO(Solver):
         )
         after, length, taken = _after(state, new)
         after, proxes = _proposed(problem, state, after)
-        stationarity = after.at.gap + after.at.found.error
+        stationarity = after.at.gap + after.at.found.error + after.at.found.bias
         info = Info(
             stationarity=stationarity,
             relative=_relative(after, stationarity),
@@ -191,7 +192,7 @@ class AdaptiveProxBiO(Solver):
     ) -> Certificate:
         x, found, s = after.at.x, after.at.found, after.at.subgradient
         lower, adjoint, counts = found.lower_residual, found.adjoint_residual, info.counts
-        error = _tree.norm(_tree.subtract(found.grad, before.at.found.grad)) + found.error
+        error = _tree.norm(_tree.subtract(found.grad, before.at.found.grad)) + found.error + found.bias
         if bounds is not None:
             fresh = residuals(problem, x, found.y, found.v)
             error, counts = bounds.hypergradient_error(fresh.lower, fresh.adjoint, fresh.v), counts + COST
@@ -281,7 +282,11 @@ def _measured(state: AdaptiveState, model: Model, ahead: Target) -> AdaptiveStat
     built = model @ way
     residual = _tree.axpy(1, at.subgradient, at.found.grad)
     promised = jnp.abs(_tree.dot(residual, _tree.subtract(ahead.x, at.x)))
-    return state._replace(yardstick=jnp.linalg.norm(built), promise=ratio(promised, way @ built, jnp.inf))
+    # Trials that were refused may have met far larger curvature than there is on the way: no more is built up than the
+    # steepest point on it shows.
+    yardstick = jnp.minimum(jnp.linalg.norm(built), state.watch.steepest)
+    energy = jnp.minimum(way @ built, jnp.linalg.norm(way) * yardstick)
+    return state._replace(yardstick=yardstick, promise=ratio(promised, energy, jnp.inf))
 
 
 def _relative(state: AdaptiveState, stationarity: Scalar) -> Scalar:
@@ -324,3 +329,16 @@ def _fault(
 def _linear(found: Evaluation) -> LinearInfo:
     none = jnp.int32(0)
     return LinearInfo(jnp.int32(int(LinearStatus.OK)), found.adjoint_residual, none, none)
+
+
+def PenaltyProxBiO(penalty: float | None = None, memory: int = _MEMORY) -> AdaptiveProxBiO:
+    """`AdaptiveProxBiO(Penalty(penalty), memory)`: the default solver without second derivatives.
+
+    >>> from proxbi import minimize
+    >>> from proxbi.analytic import scalar_problem
+    >>> x0 = y0 = jnp.array(0.0)
+    >>> result = minimize(scalar_problem(), x0, y0, PenaltyProxBiO(), rtol=1e-4)
+    >>> print(result.x.round(3), result.status.name, result.counts.hvp)  # the minimiser is 2
+    2.0 CONVERGED 0
+    """
+    return AdaptiveProxBiO(Penalty(penalty), memory)
