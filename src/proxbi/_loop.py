@@ -45,8 +45,9 @@ class Goal(NamedTuple):
     rtol: Scalar | float = -1.0
 
     def reached(self, info: Any) -> Any:
-        """Whether an `Info`, or a `Certificate`, is as stationary as asked for."""
-        return (info.stationarity <= self.tol) | (info.relative <= self.rtol)
+        """Whether an `Info`, a `Certificate` or a row is as stationary as asked for."""
+        tol, rtol = (jnp.asarray(a, jnp.result_type(info.stationarity)) for a in self)
+        return (info.stationarity <= tol) | (info.relative <= rtol)
 
 
 class Chunk(NamedTuple):
@@ -70,9 +71,9 @@ def advance(
     goal: Goal,
     calls: Int[Array, ""],
 ) -> Chunk:
-    """Up to `steps` steps from `state`, and no further one after `calls` oracle calls; stops at the last good state when
-    a step breaks down, and at the first one that reaches the goal if the solver knows. All numbers are dynamic: one
-    program for all.
+    """Up to `steps` steps from `state`, and no further one after `calls` oracle calls; stops at the last good state
+    when a step breaks down, and at the first one that reaches the goal if the solver knows. All numbers are dynamic:
+    one program for all.
     """
 
     def body(at: Chunk) -> Chunk:

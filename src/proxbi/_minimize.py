@@ -14,16 +14,17 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from os import PathLike, fspath
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 import equinox as eqx
 import jax
 import jax.numpy as jnp
 from jaxtyping import Array, PRNGKeyArray, PyTree
 
-from proxbi import _check, _compile, _loop, _tree, checkpoint
+from proxbi import _check, _compile, _loop, checkpoint
 from proxbi._loop import Goal
 from proxbi._validate import checked
+from proxbi.callbacks import AnyCallback, Callback, Progress, Run
 from proxbi.certificate import Bounds, Certificate
 from proxbi.problem import Counts, Problem
 from proxbi.result import Result, Seconds, Snapshot, SolveError, Status
@@ -33,41 +34,6 @@ _RTOL = 1e-6  # of the default solver, where no tolerance is given
 _SLICE = 1.0  # seconds of steps between two looks at the clock and at Ctrl-C
 _MOST_RECHECKS = 3  # failed confirmations of convergence, after which rounding is what is in the way
 _MOST_CALLS = 2**31 - 1  # as many as 32 bits count
-
-
-class Run(NamedTuple):
-    """What a callback is told when a run opens."""
-
-    problem: Problem
-    solver: Solver
-    steps: int
-    first: int
-    """The step the run starts from; 0 unless it was resumed."""
-
-
-class Callback:
-    """Called after each chunk as `callback(row, snapshot)`. To stop the run return True or a `Status`. A plain function
-    works as well.
-    """
-
-    most_calls: int | None = None
-    """Oracle calls after which no further step is begun."""
-
-    def open(self, run: Run) -> None:
-        """Before the first chunk, before compilation."""
-
-    def __call__(self, row: dict[str, Any], snapshot: Snapshot) -> bool | Status | None:
-        """After each chunk."""
-
-    def poll(self, seconds: float) -> Status | None:
-        """About every second, between steps, with the seconds run so far: a status ends the run."""
-        return None
-
-    def close(self, snapshot: Snapshot) -> None:
-        """At the end, however the run ended."""
-
-
-AnyCallback = Callback | Callable[[dict[str, Any], Snapshot], bool | Status | None]
 
 
 def minimize(
@@ -99,7 +65,8 @@ def minimize(
     - `tol`: stop once the stationarity, an estimate of dist(0, d(Phi + h)(x)), is at most this.
     - `rtol`: or once it is at most this times the gradient that the curvature of Phi near x builds up over the way from
       x0 to x: the rule does not change with units, with constants added to f, or with how steep f is at x0. (The
-      default solver asks the same of the decrease that is still to be had.) 1e-6 if neither a solver nor `tol` is given.
+      default solver asks the same of the decrease that is still to be had.) 1e-6 if neither a solver nor `tol` is
+      given.
     - `bounds`: constants of the problem, for guaranteed bounds instead of estimates in the result.
     - `every`: the length of a chunk: metrics, callbacks and stopping tests happen every so many steps.
     - `callbacks`: see `proxbi.callbacks`.
@@ -186,9 +153,7 @@ class _Run:
         jax.block_until_ready(self._chunk(0, _MOST_CALLS))
         self.compile_seconds = time.perf_counter() - start
 
-    def advance(
-        self, steps: int, callbacks: Sequence[AnyCallback], interrupted: Callable[[], bool]
-    ) -> Status | None:
+    def advance(self, steps: int, callbacks: Sequence[AnyCallback], interrupted: Callable[[], bool]) -> Status | None:
         """Up to `steps` steps, in slices, and the row that describes them; the status if the run ends with them."""
         limits = [c.most_calls for c in callbacks if isinstance(c, Callback) and c.most_calls is not None]
         calls = min(limits, default=_MOST_CALLS)
@@ -283,7 +248,7 @@ class _Run:
         done = self._chunk(1, _MOST_CALLS, before)
         info = eqx.tree_at(lambda i: (i.counts, i.fault), done.info, (done.counts, done.fault))
         parts = _certificate(self.problem, self.solver, before, done.state, info, numbers)
-        certificate = Certificate(*jax.block_until_ready(parts), guaranteed=self._guarantees())
+        certificate = jax.block_until_ready(parts)._replace(guaranteed=self._guarantees())
         self.run_seconds += time.perf_counter() - start
         counts = self.snapshot.counts + jax.tree.map(int, certificate.counts)
         self.snapshot, self.certificate = self.snapshot._replace(counts=counts), certificate
@@ -332,9 +297,9 @@ class _Reading:
 @_compile.jit
 def _certificate(
     problem: Problem, solver: Solver, before: PyTree, after: PyTree, info: Info, bounds: tuple[float, ...] | None
-) -> tuple[Any, ...]:
+) -> Certificate:
     given = None if bounds is None else Bounds.of_traced(*bounds)
-    return tuple(solver.certificate(problem, before, after, info, given))[:-1]
+    return solver.certificate(problem, before, after, info, given)._replace(guaranteed=False)
 
 
 @jax.jit
@@ -381,8 +346,6 @@ def _with_bar(callbacks: Sequence[AnyCallback], progress: bool) -> Sequence[AnyC
         raise TypeError(f"callbacks must be a list of callbacks, got {type(callbacks).__name__}.")
     if not progress:
         return callbacks
-    from proxbi.callbacks import Progress
-
     return [*callbacks, Progress()]
 
 

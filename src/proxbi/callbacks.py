@@ -3,13 +3,50 @@
 import csv
 import sys
 import warnings
+from collections.abc import Callable
 from os import PathLike
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from proxbi import _check, checkpoint
-from proxbi._minimize import Callback, Run
+from proxbi.problem import Problem
 from proxbi.result import Snapshot, Status
+from proxbi.solvers import Solver
+
+
+class Run(NamedTuple):
+    """What a callback is told when a run opens."""
+
+    problem: Problem
+    solver: Solver
+    steps: int
+    first: int
+    """The step the run starts from; 0 unless it was resumed."""
+
+
+class Callback:
+    """Called after each chunk as `callback(row, snapshot)`. To stop the run return True or a `Status`. A plain function
+    works as well.
+    """
+
+    most_calls: int | None = None
+    """Oracle calls after which no further step is begun."""
+
+    def open(self, run: Run) -> None:
+        """Before the first chunk, before compilation."""
+
+    def __call__(self, row: dict[str, Any], snapshot: Snapshot) -> bool | Status | None:
+        """After each chunk."""
+
+    def poll(self, seconds: float) -> Status | None:
+        """About every second, between steps, with the seconds run so far: a status ends the run."""
+        return None
+
+    def close(self, snapshot: Snapshot) -> None:
+        """At the end, however the run ended."""
+
+
+AnyCallback = Callback | Callable[[dict[str, Any], Snapshot], bool | Status | None]
 
 
 class Progress(Callback):

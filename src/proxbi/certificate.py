@@ -171,7 +171,7 @@ def _refined_change(problem: Problem, x: PyTree, y: PyTree, v: PyTree, grad: PyT
     """How far `grad` is from the hypergradient at a much better y and v."""
     solve = Implicit()
     last = solve.init(problem, x, y)._replace(v=v, grad=grad)
-    better = solve(problem, x, last, _tree.zeros_like(x), _REFINEMENT)
+    better = solve(problem, x, last, _tree.zeros_like(x), jnp.asarray(_REFINEMENT))
     change = _tree.norm(_tree.subtract(better.grad, grad)) + better.error
     return jnp.where(better.outcome <= Outcome.ROUGH, change, jnp.inf), better.counts
 

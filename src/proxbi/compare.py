@@ -7,11 +7,11 @@ import jax
 from jaxtyping import PyTree
 
 from proxbi import _check, _tree
+from proxbi._minimize import minimize
 from proxbi._tree import Scalar
 from proxbi.callbacks import OracleBudget
-from proxbi.result import Snapshot
-from proxbi._minimize import minimize
 from proxbi.problem import Counts, Problem
+from proxbi.result import Snapshot
 from proxbi.solvers import Solver
 from proxbi.theory.reference import Exactly
 

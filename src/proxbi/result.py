@@ -25,9 +25,7 @@ class Status(Enum):
     """How a run ended, as a sentence that says what to do."""
 
     CONVERGED = "Converged: the stationarity at x is at most the tolerance."
-    STEPS = (
-        "Stopped after `steps` steps without reaching the tolerance. Raise steps=, or pass this result as resume=."
-    )
+    STEPS = "Stopped after `steps` steps without reaching the tolerance. Raise steps=, or pass this result as resume=."
     STOPPED = "A callback stopped the run."
     TIME = "The time limit was reached. Pass this result as resume= to go on."
     BUDGET = "The oracle budget was used up. Raise it, or pass this result as resume= to go on."
@@ -42,9 +40,9 @@ class Status(Enum):
         "saturated), or the arguments of upper or lower are swapped. Start elsewhere, and see check(problem, x0, y0)."
     )
     DIVERGED = (
-        "Diverged: an iterate became infinite or NaN; the last finite one is returned. Take an outer step_size 10 times "
-        "smaller, and a lower step_size of at most 1/L, with L the largest curvature of the lower objective in y; or "
-        "use the default solver, which has no step sizes."
+        "Diverged: an iterate became infinite or NaN; the last finite one is returned. Take an outer step_size 10 "
+        "times smaller, and a lower step_size of at most 1/L, with L the largest curvature of the lower objective in y; "
+        "or use the default solver, which has no step sizes."
     )
     NONFINITE_START = (
         "The upper or lower objective, or a derivative of it, is infinite or NaN at x0, y0 or on the way to the first "
@@ -166,6 +164,8 @@ class SolveError(RuntimeError):
 
     def __init__(self, result: Result):
         """Keep `result` and say what its status says."""
-        super().__init__(f"{result.status.value} (After {result.state.step} steps. Pass throw=False to get "
-            "the last finite iterate instead of this error.)")
+        super().__init__(
+            f"{result.status.value} (After {result.state.step} steps. Pass throw=False to get "
+            "the last finite iterate instead of this error.)"
+        )
         self.result = result

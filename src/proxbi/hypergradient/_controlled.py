@@ -77,8 +77,21 @@ def unknown(x: PyTree, y: PyTree, carry: Any) -> Evaluation:
     """An `Evaluation` in which nothing but y and the carry is known."""
     zero = jnp.zeros((), jnp.result_type(*jax.tree.leaves(y)))
     counts = jax.tree.map(jnp.int32, Counts())
-    none = (_tree.zeros_like(y), _tree.zeros_like(x))
-    return Evaluation(y, *none, *[zero] * 7, jnp.int32(Outcome.OK), counts, carry)
+    return Evaluation(
+        y=y,
+        v=_tree.zeros_like(y),
+        grad=_tree.zeros_like(x),
+        value=zero,
+        error=zero,
+        value_error=zero,
+        bias=zero,
+        terms=zero,
+        lower_residual=zero,
+        adjoint_residual=zero,
+        outcome=jnp.int32(Outcome.OK),
+        counts=counts,
+        carry=carry,
+    )
 
 
 def ratio(a: Scalar, b: Scalar, otherwise: float = 0.0) -> Scalar:

@@ -152,7 +152,7 @@ class Implicit(ControlledHypergradient):
 
         def correct(at: _At) -> _At:
             hvp, own = problem.hvp(x, at.y), problem.preconditioner(x, at.y)
-            precondition = own if at.conditioner is None else at.conditioner.__matmul__
+            precondition = _preconditioner(own, at.conditioner)
             at = _lower_judged(at, precondition)
             adjoint = at.phase == _ADJOINT
 
@@ -230,9 +230,8 @@ def _correction(
     return _Correction(step, size, error, unit * last.size, last.status, last.matvecs, last.observed)
 
 
-def _lower_judged(at: _At, precondition: Matvec | None) -> _At:
+def _lower_judged(at: _At, precondition: Matvec) -> _At:
     """What is left of the error of y, and whether it is small enough to turn to v."""
-    assert precondition is not None, "`init` sees to it that the problem's own or a learned one is there."
     left = jnp.sqrt(jnp.maximum(_tree.dot(at.lower[1], precondition(at.lower[1])), 0))
     small = (left <= _SLACK * at.accuracy * at.sizes[0]) & ~at.shortened
     # Where steps are in the last digits and no longer help, all that is left is rounding.
@@ -270,7 +269,11 @@ def _after_newton(problem: Problem, x: PyTree, at: _At, e: _Correction) -> _At:
     step, size = _tree.norm(e.step), _tree.norm(at.y)
     ended = step <= _LAST_DIGITS * eps * size
     given_up = (at.newton + 1 >= _MOST_NEWTON_STEPS) | (tries > _MOST_TRIES)
-    faults = [_broken(e.status), jnp.where(finite, 0, int(Outcome.NONFINITE)), given_up * int(Outcome.UNSOLVED)]
+    faults = [
+        _broken(e.status),
+        jnp.where(finite, 0, int(Outcome.NONFINITE)),
+        jnp.where(given_up, int(Outcome.UNSOLVED), 0),
+    ]
     outcome = jnp.select([fault > 0 for fault in faults], faults, int(Outcome.OK))
     outcome = jnp.where(ended & (outcome == Outcome.UNSOLVED), int(Outcome.OK), outcome).astype(jnp.int32)
     return at._replace(
@@ -336,14 +339,26 @@ def _evaluation(at: _At, gap: Scalar, last: Evaluation) -> Evaluation:
         adjoint_residual=ratio(at.residual, _tree.norm(upper_y)),
         outcome=at.outcome,
         counts=at.counts,
-        carry=Learned(at.conditioner, jnp.where(at.outcome <= Outcome.ROUGH, ratio(gap, change, 1.0), last.carry.relation)),
+        carry=Learned(
+            at.conditioner, jnp.where(at.outcome <= Outcome.ROUGH, ratio(gap, change, 1.0), last.carry.relation)
+        ),
     )
 
 
 def _broken(status: Int[Array, ""]) -> Int[Array, ""]:
     """The outcome of a linear solve."""
     broken = [status == int(LinearStatus.NEGATIVE_CURVATURE), status == int(LinearStatus.NONFINITE)]
-    return jnp.select(broken, [int(Outcome.NEGATIVE_CURVATURE), int(Outcome.NONFINITE)], int(Outcome.OK)).astype(jnp.int32)
+    return jnp.select(broken, [int(Outcome.NEGATIVE_CURVATURE), int(Outcome.NONFINITE)], int(Outcome.OK)).astype(
+        jnp.int32
+    )
+
+
+def _preconditioner(own: Matvec | None, learned: Inverse | None) -> Matvec:
+    """What was learned, or what the problem brings: `init` sees to it that one of them is there."""
+    if learned is not None:
+        return learned.__matmul__
+    assert own is not None, "a problem that overrides `preconditioner` must not return None"
+    return own
 
 
 def _work(problem: Problem, x: PyTree, y: PyTree) -> float:

@@ -18,13 +18,14 @@ y, w_1, w_-1 and w_2 are found by accelerated descent, each from where the other
 
 - Descent estimates how far off y and w_j are. What that does to d: lam |g_xy| for w_j, with |g_xy| seen by v and by
   the last change of y (hence g_x at the old y), and |d' - d| / |y' - y| of the last move for y.
-- w_2 shows the third derivative in t, and with it the bias of (D): lam/6 |g_x(w_2) - 3 g_x(w_1) + 3 g_x(y) - g_x(w_-1)|.
+- w_2 shows the third derivative in t, and with it the bias of (D),
+  lam/6 |g_x(w_2) - 3 g_x(w_1) + 3 g_x(y) - g_x(w_-1)|.
 
-Inner solves aim at a tenth of the error that is allowed, and so does lam: its bias is of order 1 / lam^2. Where rounding
-or the inner solves make more of an error than that, lam falls until the two are equal.
+Inner solves aim at a tenth of the error that is allowed, and so does lam: its bias is of order 1 / lam^2. Where
+rounding or the inner solves make more of an error than that, lam falls until the two are equal.
 """
 
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import equinox as eqx
 import jax
@@ -208,7 +209,7 @@ def _tilted(
     """The three tilted minimisers, one after the other in one compiled loop."""
     y, tangent = lower.y, _tree.scale(1 / lam, v)
 
-    def solve(found: tuple[PyTree, PyTree], row: tuple[Array, Array, Array, Array]) -> tuple[PyTree, PyTree]:
+    def solve(found: tuple[PyTree, PyTree], row: tuple[Array, ...]) -> tuple[Any, Any]:
         tilt, start, width, number = row
         up, down = found
         at = _tree.zeros_like(y)
@@ -218,13 +219,13 @@ def _tilted(
         def gradient(w: PyTree) -> PyTree:
             return _tree.axpy(tilt / lam, pull, problem.grad_lower(x, w))
 
-        end = accelerate(
-            gradient, at, distance=width * spread, step_size=lower.step_size, flatness=lower.flatness
-        )
+        end = accelerate(gradient, at, distance=width * spread, step_size=lower.step_size, flatness=lower.flatness)
         up, down = _tree.where(number == 0, end.y, up), _tree.where(number == 1, end.y, down)
         return (up, down), (problem.grad_lower_x(x, end.y), end.residual, end.flatness, end.calls)
 
     rows = tuple(jnp.asarray(column, lam.dtype) for column in (_TILTS, _STARTS, _SPREADS, range(len(_TILTS))))
     (up, down), (slopes, residuals, flatness, calls) = jax.lax.scan(solve, (y, y), rows)
     adjoint = _tree.scale(lam / 2, _tree.subtract(down, up))
-    return _Points(slopes, residuals, jnp.maximum(lower.flatness, jnp.max(flatness[:2])), jnp.sum(calls), adjoint)
+    return _Points(
+        slopes, residuals, jnp.maximum(lower.flatness, jnp.max(flatness[:2])), jnp.sum(calls, dtype=jnp.int32), adjoint
+    )

@@ -9,7 +9,7 @@ A trial is taken only if
 
     (values)  V <= -c * predicted   and   |V| > noise:        then D <= V + noise < 0, or
     (slopes)  |V| <= noise,  the errors of Phi^ are below half of the predicted gain or below rounding,  and
-              S + |x+ - x| (E + E+) / 2 <= 0:                 then D <= 2 noise, which is rounding, or 2 x half the gain.
+              S + |x+ - x| (E + E+) / 2 <= 0:                 then D <= 2 noise, which is rounding or half the gain.
 
 So a step that is taken lowers the objective, or changes it by no more than rounding hides; with the errors bounded as
 estimated, no accepted point is worse than x0 by more than rounding. A trial whose hypergradient is not known to within
@@ -29,9 +29,8 @@ SUFFICIENT = 1e-4  # of the predicted decrease: Armijo's constant, the usual val
 ROUNDING = 10  # units of rounding by which a sum of many terms may be off
 SAFETY = 10  # by which the estimated errors of values may be too small
 AT_ODDS = 0.5  # values and slopes that differ by more than this part of the change contradict one another
-import os
-SHRINK = float(os.environ.get("SHRINK", "0.5"))
-GROWTH = float(os.environ.get("GROWTH", "10"))  # of the radius after a step that was taken, and its fall after one that was refused
+GROWTH = 10  # of the radius, in units of a step that was taken
+SHRINK = 0.5  # of it, in units of one that was refused: its pair has already taught the model most of what was wrong
 RELAXED = 0.3  # of B where curvature was not positive: forgets a curvature that is gone in a few steps
 DOUBT = 10  # by which accuracy is raised where an error estimate proved too small
 FORGIVEN = 0.7  # of that, after each step taken: forgotten in about six steps

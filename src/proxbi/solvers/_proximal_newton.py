@@ -21,9 +21,9 @@ from jax.flatten_util import ravel_pytree
 from jaxtyping import Array, Bool, Float, Int, PyTree
 
 from proxbi import _tree
+from proxbi._lbfgs import Model
 from proxbi._tree import Scalar
 from proxbi.regularizers import Regularizer, Zero
-from proxbi._lbfgs import Model
 
 _ACCURACY, _MOST_STEPS = 0.1, 4
 _LINEAR_ACCURACY, _MOST_PRODUCTS = 0.1, 10

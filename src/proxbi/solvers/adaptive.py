@@ -20,10 +20,9 @@ or with how steep f is at x0: |d + s| against |B (x - x0)|, the gradient that th
 way from x0; and the decrease that the model still promises against <x - x0, B (x - x0)> / 2, the same for values.
 """
 
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import equinox as eqx
-import jax
 import jax.numpy as jnp
 from jax.flatten_util import ravel_pytree
 from jaxtyping import Array, Bool, Int, PRNGKeyArray, PyTree
@@ -38,7 +37,7 @@ from proxbi.linear import LinearInfo, LinearStatus
 from proxbi.problem import Counts, Problem
 from proxbi.regularizers import Zero
 from proxbi.solvers._base import Fault, Info, Solver
-from proxbi.solvers._decide import UNBOUNDED, Decision, Move, Steering, Watch, decide
+from proxbi.solvers._decide import UNBOUNDED, Move, Steering, Watch, decide
 from proxbi.solvers._proximal_newton import Target, propose
 
 _ACCURACY = 0.1  # the error of d, relative to |d + s|: ten times more accuracy changes no step by much
@@ -180,7 +179,6 @@ class AdaptiveProxBiO(Solver):
         )
         return after, info
 
-
     def recheck(self, state: AdaptiveState) -> AdaptiveState:
         steering = state.steering._replace(refine=jnp.ones_like(state.steering.refine))
         return state._replace(trial=Target(state.at.x, state.at.subgradient, jnp.int32(0)), steering=steering)
@@ -224,15 +222,19 @@ def _after(state: AdaptiveState, new: Point) -> tuple[AdaptiveState, Scalar, Boo
     taken = jnp.where(stays, finite, decision.taken)
     steering = _tree.where(stays, state.steering, state.steering.after(decision, length, learned))
     refined = steering.refined | state.steering.refine
-    return state._replace(
-        at=_tree.where(taken, new, old),
-        pairs=_tree.where(learned, pairs, state.pairs),
-        steering=steering._replace(refine=steering.refine & ~stays, refined=refined),
-        watch=_tree.where(stays, state.watch, state.watch.after(decision, new.gap, length)),
-        started=jnp.asarray(True),
-        moved=state.moved | (taken & ~stays),
-        carry=new.found.carry,
-    ), length, taken
+    return (
+        state._replace(
+            at=_tree.where(taken, new, old),
+            pairs=_tree.where(learned, pairs, state.pairs),
+            steering=steering._replace(refine=steering.refine & ~stays, refined=refined),
+            watch=_tree.where(stays, state.watch, state.watch.after(decision, new.gap, length)),
+            started=jnp.asarray(True),
+            moved=state.moved | (taken & ~stays),
+            carry=new.found.carry,
+        ),
+        length,
+        taken,
+    )
 
 
 def _move(old: Point, new: Point, dx: PyTree) -> Move:
