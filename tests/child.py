@@ -34,7 +34,7 @@ X0, Y0 = jnp.zeros(3), jnp.ones(3)
 
 def solve(steps: int, **options: Any) -> proxbi.Result:
     """The run: everything but the folder is the same in every process."""
-    return proxbi.minimize(PROBLEM, SOLVER, X0, Y0, steps=steps, every=5, **options)
+    return proxbi.minimize(PROBLEM, X0, Y0, SOLVER, steps=steps, every=5, **options)
 
 
 def _die(*_: Any, **__: Any) -> None:

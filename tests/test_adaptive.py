@@ -35,7 +35,7 @@ def test_it_is_the_default_and_needs_nothing() -> None:
     assert result.status is Status.CONVERGED
     assert result.stationarity <= 1e-6 * result.history[0]["stationarity"]
     assert result.history[0]["step"] == 1
-    named = minimize(made.problem, AdaptiveProxBiO(), made.x0, made.y0, rtol=1e-6)
+    named = minimize(made.problem, made.x0, made.y0, AdaptiveProxBiO(), rtol=1e-6)
     np.testing.assert_array_equal(named.x, result.x)
     assert result.counts.total < 1000
 

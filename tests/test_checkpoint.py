@@ -46,7 +46,7 @@ CASE = follow(0.1)
 def solve(
     problem: Problem = CASE.problem, solver: Any = SOLVER, x0: Any = CASE.x0, y0: Any = CASE.y0, **options: Any
 ) -> Result:
-    return minimize(problem, solver, x0, y0, **{"steps": 20, "every": 5} | options)
+    return minimize(problem, x0, y0, solver, **{"steps": 20, "every": 5} | options)
 
 
 def bits(result: Result) -> list[bytes]:

@@ -33,7 +33,7 @@ def rows(made, solvers):
 def test_rows_are_those_of_minimize(rows, made, solvers):
     for name, solver in solvers.items():
         own = by_solver(rows, name)
-        alone = minimize(made.problem, solver, made.x0, made.y0, steps=own[-1]["step"], every=1)
+        alone = minimize(made.problem, made.x0, made.y0, solver, steps=own[-1]["step"], every=1)
         assert [row["objective"] for row in own[1:]] == [row["objective"] for row in alone.history]
         assert [row["hvp"] for row in own[1:]] == [row["hvp"] for row in alone.history]
         assert own[-1]["calls"] == alone.counts.total

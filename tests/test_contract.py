@@ -11,7 +11,7 @@ import pytest
 
 from cases import SOLVERS, Follow, SolverRow, flat, follow
 from proxbi import L1, Checkpoint, Problem, Result, Status, Zero, chunk, minimize, run
-from proxbi.checkpoint import Snapshot
+from proxbi.result import Snapshot
 
 BETA = 0.5
 STRENGTH = 0.1
@@ -30,7 +30,7 @@ def case_for(row: SolverRow, **options: Any) -> Follow:
 
 
 def solve(row: SolverRow, case: Follow, beta: Any = BETA, **options: Any) -> Result:
-    return minimize(case.problem, row.make(beta), case.x0, case.y0, **options)
+    return minimize(case.problem, case.x0, case.y0, row.make(beta), **options)
 
 
 def same_bits(a: Any, b: Any) -> bool:
@@ -143,7 +143,7 @@ def test_changing_numbers_compiles_nothing(row: SolverRow) -> None:
     if row.proximal:
         other = eqx.tree_at(lambda p: p.regularizer, other, L1(0.2))
     x0, y0 = case.x0 + 1, np.asarray(case.y0) - 1  # a NumPy array serves as well
-    minimize(other, row.make(0.4), x0, y0, steps=7, every=3, tol=1e-30)
+    minimize(other, x0, y0, row.make(0.4), steps=7, every=3, tol=1e-30)
     assert chunk.advance.compiled._cache_size() == compiled
 
 

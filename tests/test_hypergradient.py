@@ -185,7 +185,7 @@ def test_proximal_bio_is_a_literal_loop_of_algorithm_1(kind: str, form: Any) -> 
     solver = paper_solver(
         f"proximal BiO-{kind}", alpha=alpha, beta=beta, eta=eta, T=steps, form=form, cg_steps=200, cg_tol=1e-13
     )
-    result = minimize(problem, solver, case.x0, case.y0, steps=10)
+    result = minimize(problem, case.x0, case.y0, solver, steps=10)
     np.testing.assert_allclose(result.x, x, rtol=1e-10)
     np.testing.assert_allclose(result.y, y, rtol=1e-10)
 
@@ -249,7 +249,7 @@ STIFF = [1.0, 0.3, 0.1, 0.02]  # condition 50
 def distance_reached(hypergradient: Hypergradient) -> float:
     """How far from the minimiser `ProxBiO` with this hypergradient settles, on `follow` with condition 50."""
     case = follow(0.1, spectrum=STIFF)
-    result = minimize(case.problem, ProxBiO(hypergradient, 0.02), case.x0, case.y0, steps=4000, every=1000)
+    result = minimize(case.problem, case.x0, case.y0, ProxBiO(hypergradient, 0.02), steps=4000, every=1000)
     assert result.stationarity < 1e-6  # by its own estimate that point is stationary
     assert result.lower_residual < 1e-6
     return float(np.linalg.norm(result.x - case.minimiser()))
@@ -353,5 +353,5 @@ def test_one_set_of_letters_serves_all_eight_methods() -> None:
     for name in ("proximal BiO-AID", "proximal BiO-ITD"):
         with_eta, without = ({"eta": 0.5}, {})
         runs = [paper_solver(name, alpha=1.0, beta=0.05, T=3, **eta) for eta in (with_eta, without)]
-        results = [minimize(case.problem, solver, case.x0, case.y0, steps=5) for solver in runs]
+        results = [minimize(case.problem, case.x0, case.y0, solver, steps=5) for solver in runs]
         assert jnp.array_equal(results[0].x, results[1].x)

@@ -16,22 +16,20 @@ ORDER = [
     ["regularizers"],
     ["problem"],
     ["linear"],
-    ["secant"],
-    ["inexact"],
+    ["_lbfgs"],
     ["lower"],
     ["hypergradient"],
+    ["certificate"],
     ["solvers"],
-    ["validate"],
+    ["_validate"],
     ["theory"],
     ["analytic"],
-    ["certificate"],
-    ["chunk"],
-    ["checkpoint"],
+    ["_loop"],
     ["result"],
-    ["minimize"],
+    ["checkpoint"],
     ["callbacks"],
+    ["_minimize"],
     ["compare"],
-    ["losses"],
     ["datasets"],
     ["plot"],
     ["report"],
@@ -41,7 +39,7 @@ ORDER = [
 ]
 """The layers from the bottom up: a module may import those of lower layers, and its own package."""
 LEVEL = {name: level for level, names in enumerate(ORDER) for name in names}
-PURE = [name for names in ORDER[: LEVEL["checkpoint"]] for name in names]
+PURE = [name for names in ORDER[: LEVEL["result"]] for name in names]
 EARTHLY = {"time", "datetime", "os", "io", "pathlib", "shutil", "signal", "threading", "subprocess", "logging", "sys"}
 OPTIONAL = {"matplotlib", "pandas", "pyarrow", "sklearn", "typer", "rich", "jinja2"}
 

@@ -50,7 +50,7 @@ CASE = follow(0.1)
 
 
 def solve(**options: Any) -> Result:
-    return minimize(CASE.problem, SOLVER, CASE.x0, CASE.y0, **{"steps": 20} | options)
+    return minimize(CASE.problem, CASE.x0, CASE.y0, SOLVER, **{"steps": 20} | options)
 
 
 # --- bad input --------------------------------------------------------------------------------------------------------
@@ -177,7 +177,7 @@ def test_numbers_serve_as_starts_and_nothing_is_compiled_twice() -> None:
     """`jnp.asarray(1.0)` is weakly typed: were it kept, the second chunk would be another program."""
     problem = objectives()
     compiled = chunk.advance.compiled._cache_size()
-    result = minimize(problem, SOLVER, 1.0, 0.5, steps=20, every=5)
+    result = minimize(problem, 1.0, 0.5, SOLVER, steps=20, every=5)
     assert chunk.advance.compiled._cache_size() == compiled + 1
     assert result.x.dtype == jnp.float64
     minimize(problem, SOLVER, np.float64(1.0), jnp.array(0.5), steps=2)
@@ -186,7 +186,7 @@ def test_numbers_serve_as_starts_and_nothing_is_compiled_twice() -> None:
 
 def test_starts_are_left_alone() -> None:
     x0, y0 = np.ones(4), jnp.ones(4)
-    minimize(CASE.problem, SOLVER, x0, y0, steps=2)
+    minimize(CASE.problem, x0, y0, SOLVER, steps=2)
     np.testing.assert_array_equal(x0, 1)
     np.testing.assert_array_equal(y0, 1)
 
@@ -234,11 +234,11 @@ def test_stationarity_is_the_distance_to_the_subdifferential(steps: int) -> None
     """Phi = |x - d|^2 / 2, so it can be computed; the lower solve here is exact."""
     solver = ProxBiO(AID(pb.Exact(), Direct()), 0.3)
     smooth = eqx.tree_at(lambda p: p.regularizer, CASE.problem, pb.SquaredL2(2.0))
-    result = minimize(smooth, solver, CASE.x0, CASE.y0, steps=steps)
+    result = minimize(smooth, CASE.x0, CASE.y0, solver, steps=steps)
     expected = np.linalg.norm(np.asarray(result.x) - CASE.d + 2.0 * np.asarray(result.x))
     np.testing.assert_allclose(result.stationarity, expected, rtol=1e-6, atol=1e-12)
 
-    result = minimize(CASE.problem, solver, CASE.x0, CASE.y0, steps=steps)
+    result = minimize(CASE.problem, CASE.x0, CASE.y0, solver, steps=steps)
     x = np.asarray(result.x)
     nearest = np.where(x == 0, np.clip(CASE.d - x, -0.1, 0.1), 0.1 * np.sign(x))
     assert result.stationarity >= np.linalg.norm(x - CASE.d + nearest) * (1 - 1e-9)  # it knows one subgradient only
@@ -277,7 +277,7 @@ def test_a_step_100_times_too_large_diverges_to_the_last_finite_iterate(name: st
     case = follow(0.1, dtype=dtype)
     alpha, beta = (1.0, 200.0) if level == "upper" else (200.0, 0.5)
     solver = paper_solver(name, alpha=alpha, beta=beta, T=5, eta=0.1 if name.endswith("m") else None)
-    result = minimize(case.problem, solver, case.x0, case.y0, steps=2000, throw=False)
+    result = minimize(case.problem, case.x0, case.y0, solver, steps=2000, throw=False)
     assert result.status is Status.DIVERGED
     assert "step_size" in result.status.value
     assert 0 < result.state.step < 2000
@@ -285,7 +285,7 @@ def test_a_step_100_times_too_large_diverges_to_the_last_finite_iterate(name: st
     assert result.stationarity > 1e3
     assert result.history[-1]["step"] == result.state.step
     with pytest.raises(SolveError, match="Try an outer step_size 10 times smaller") as raised:
-        minimize(case.problem, solver, case.x0, case.y0, steps=2000)
+        minimize(case.problem, case.x0, case.y0, solver, steps=2000)
     np.testing.assert_array_equal(raised.value.result.x, result.x)
 
 
@@ -312,7 +312,7 @@ HOPELESS = {
 def test_a_problem_that_is_broken_from_the_start(name: str, linear: Any) -> None:
     (problem, x0, y0), status = HOPELESS[name]
     solver = ProxBiO(AID(GradientDescent(0.1, 3), linear), 0.1)
-    result = minimize(problem, solver, x0, y0, steps=50, throw=False)
+    result = minimize(problem, x0, y0, solver, steps=50, throw=False)
     assert result.status is status
     assert (result.state.step, result.history) == (0, [])
     assert result.stationarity == np.inf
@@ -320,7 +320,7 @@ def test_a_problem_that_is_broken_from_the_start(name: str, linear: Any) -> None
     np.testing.assert_array_equal(result.y, y0)
     assert str(result).startswith(f"{status.name} after 0 steps")
     with pytest.raises(SolveError) as raised:
-        minimize(problem, solver, x0, y0, steps=50)
+        minimize(problem, x0, y0, solver, steps=50)
     assert status.value in str(raised.value)
 
 
@@ -338,7 +338,7 @@ def test_the_last_row_describes_the_last_good_step() -> None:
     """From x > 2 on the lower objective is NaN."""
     problem = Problem(lambda x, y: (x - 5) ** 2 + y, lambda x, y: (y - x) ** 2 * jnp.where(x > 2, jnp.nan, 1.0))
     for hypergradient in (AID(GradientDescent(0.5, 1)), ITD(GradientDescent(0.5, 1))):
-        result = minimize(problem, ProxBiO(hypergradient, 0.1), 0.0, 0.0, steps=50, every=40, throw=False)
+        result = minimize(problem, 0.0, 0.0, ProxBiO(hypergradient, 0.1), steps=50, every=40, throw=False)
         assert result.status is Status.DIVERGED
         assert result.x > 2
         (row,) = result.history
@@ -351,7 +351,7 @@ def test_an_upper_level_that_is_solved_exactly_is_no_fault() -> None:
     problem = Problem(lambda x, y: 0.5 * jnp.sum(y**2), lambda x, y: jnp.sum((y - x) ** 2))
     start = jnp.ones(3, jnp.float32)
     solver = paper_solver("BiO-AID", alpha=0.25, beta=0.5, T=10)
-    result = minimize(problem, solver, start, start, steps=300, throw=False)
+    result = minimize(problem, start, start, solver, steps=300, throw=False)
     assert result.status is Status.STEPS
     np.testing.assert_allclose(result.x, 0, atol=1e-35)
 
@@ -483,7 +483,7 @@ def test_progress_is_drawn_on_a_terminal(metric: str, monkeypatch: pytest.Monkey
     with os.fdopen(theirs, "w") as terminal:
         monkeypatch.setattr(sys, "stderr", terminal)
         solver = ProxBiO(ITD(GradientDescent(1.0, 5)), 0.5)  # has no linear residual to show
-        minimize(CASE.problem, solver, CASE.x0, CASE.y0, steps=20, callbacks=[Progress("my run", metric)])
+        minimize(CASE.problem, CASE.x0, CASE.y0, solver, steps=20, callbacks=[Progress("my run", metric)])
         monkeypatch.undo()
     reader.join()
     os.close(ours)

@@ -90,7 +90,7 @@ def test_it_never_asks_for_a_second_derivative() -> None:
     case = follow(0.1)
     p = case.problem
     refuses = NoSecondDerivatives(p.upper, p.lower, p.regularizer, p.data)
-    result = minimize(refuses, PenaltyProxBiO(), case.x0, case.y0, rtol=1e-6)
+    result = minimize(refuses, case.x0, case.y0, PenaltyProxBiO(), rtol=1e-6)
     np.testing.assert_allclose(result.x, case.minimiser(), atol=1e-5)
 
 
@@ -113,7 +113,7 @@ def test_nonconvex_regularizers(h: Any) -> None:
 def test_it_stays_where_it_starts_if_that_is_the_minimiser() -> None:
     case = follow(0.1)
     best = jnp.asarray(case.minimiser())
-    result = minimize(case.problem, PenaltyProxBiO(), best, best, tol=1e-8)
+    result = minimize(case.problem, best, best, PenaltyProxBiO(), tol=1e-8)
     assert result.status is Status.CONVERGED
     np.testing.assert_allclose(result.x, best, atol=1e-8)
     assert result.state.step < 12
@@ -248,7 +248,7 @@ def test_units_do_not_matter(units: Units) -> None:
     totals, steps, points = [], [], []
     for u in (Units(), units):
         problem, x0, y0 = in_units(u)
-        result = minimize(problem, PenaltyProxBiO(), x0, y0, rtol=1e-6, steps=300)
+        result = minimize(problem, x0, y0, PenaltyProxBiO(), rtol=1e-6, steps=300)
         assert result.status is Status.CONVERGED
         totals.append(result.counts.total)
         steps.append(result.state.step)
@@ -272,7 +272,7 @@ def single(case: Analytic) -> tuple[Problem, Any, Any]:
 def test_float32_reaches_what_it_can_and_says_so(case: Analytic) -> None:
     """An error of d of about eps^(2/3), the best that differences can do, and a status that names the cause."""
     problem, x0, y0 = single(case)
-    result = minimize(problem, PenaltyProxBiO(), x0, y0, rtol=1e-9, steps=400)
+    result = minimize(problem, x0, y0, PenaltyProxBiO(), rtol=1e-9, steps=400)
     assert result.status is Status.PRECISION
     assert result.x.dtype == jnp.float32
     best = min(line["stationarity"] for line in result.history)

@@ -211,11 +211,11 @@ def test_the_search_finds_a_setting_that_gets_there_in_as_many_calls_as_it_says(
     assert best.settings == 2 * 4 * 4
     lane = jnp.asarray([best.setting.alpha, best.setting.eta, best.setting.beta])
     solver = grid_search.solver(lane, jnp.int32(best.setting.T), best.setting.N)
-    result = minimize(case.problem, solver, case.x0, case.y0, steps=best.steps)
+    result = minimize(case.problem, case.x0, case.y0, solver, steps=best.steps)
     assert result.counts.total - best.steps == best.calls  # AID's report of the lower residual is not charged
     judge = Judge.of(case)
     assert judge(result.x, result.y) <= TARGET
-    early = minimize(case.problem, solver, case.x0, case.y0, steps=int(0.9 * best.steps))
+    early = minimize(case.problem, case.x0, case.y0, solver, steps=int(0.9 * best.steps))
     assert judge(early.x, early.y) > TARGET
 
 
@@ -225,7 +225,7 @@ def test_the_search_looks_in_time_however_many_steps_it_takes():
     assert best.steps > 6000
     lane = jnp.asarray([best.setting.alpha, best.setting.eta, best.setting.beta])
     solver = grid_search.solver(lane, jnp.int32(1), 1)
-    early = minimize(case.problem, solver, case.x0, case.y0, steps=int(0.97 * best.steps), every=10_000)
+    early = minimize(case.problem, case.x0, case.y0, solver, steps=int(0.97 * best.steps), every=10_000)
     assert Judge.of(case)(early.x, early.y) > TARGET
 
 

@@ -2,31 +2,43 @@
 
 from importlib.metadata import version as _version
 
+from proxbi._loop import run as run
+from proxbi._minimize import minimize as minimize
+from proxbi.callbacks import Callback as Callback
 from proxbi.callbacks import Checkpoint as Checkpoint
 from proxbi.callbacks import OracleBudget as OracleBudget
 from proxbi.callbacks import Progress as Progress
 from proxbi.callbacks import Record as Record
+from proxbi.callbacks import Run as Run
 from proxbi.callbacks import StopBelow as StopBelow
 from proxbi.callbacks import TimeLimit as TimeLimit
 from proxbi.certificate import Bounds as Bounds
 from proxbi.certificate import Certificate as Certificate
 from proxbi.certificate import certify as certify
 from proxbi.checkpoint import CheckpointError as CheckpointError
-from proxbi.chunk import run as run
+from proxbi.compare import compare as compare
 from proxbi.hypergradient import AID as AID
 from proxbi.hypergradient import ITD as ITD
+from proxbi.hypergradient import ControlledHypergradient as ControlledHypergradient
+from proxbi.hypergradient import Evaluation as Evaluation
+from proxbi.hypergradient import Hypergradient as Hypergradient
+from proxbi.hypergradient import HypergradientEstimate as HypergradientEstimate
+from proxbi.hypergradient import Implicit as Implicit
+from proxbi.hypergradient import Outcome as Outcome
+from proxbi.hypergradient import Penalty as Penalty
 from proxbi.hypergradient import one_step as one_step
 from proxbi.linear import CG as CG
 from proxbi.linear import Direct as Direct
+from proxbi.linear import LinearInfo as LinearInfo
+from proxbi.linear import LinearSolver as LinearSolver
 from proxbi.linear import LinearStatus as LinearStatus
 from proxbi.linear import Neumann as Neumann
 from proxbi.lower import AcceleratedGradient as AcceleratedGradient
 from proxbi.lower import Exact as Exact
 from proxbi.lower import GradientDescent as GradientDescent
+from proxbi.lower import LowerSolver as LowerSolver
 from proxbi.lower import Nesterov as Nesterov
 from proxbi.lower import Optax as Optax
-from proxbi.minimize import Callback as Callback
-from proxbi.minimize import minimize as minimize
 from proxbi.problem import Counts as Counts
 from proxbi.problem import Problem as Problem
 from proxbi.regularizers import L0 as L0
@@ -60,12 +72,16 @@ from proxbi.regularizers import SparseSet as SparseSet
 from proxbi.regularizers import SquaredL2 as SquaredL2
 from proxbi.regularizers import Zero as Zero
 from proxbi.result import Result as Result
+from proxbi.result import Snapshot as Snapshot
 from proxbi.result import SolveError as SolveError
 from proxbi.result import Status as Status
 from proxbi.solvers import PAPER_SOLVERS as PAPER_SOLVERS
 from proxbi.solvers import AdaptiveProxBiO as AdaptiveProxBiO
+from proxbi.solvers import Fault as Fault
+from proxbi.solvers import Info as Info
 from proxbi.solvers import PenaltyProxBiO as PenaltyProxBiO
 from proxbi.solvers import ProxBiO as ProxBiO
+from proxbi.solvers import Solver as Solver
 from proxbi.solvers import paper_solver as paper_solver
 
 __version__ = _version("proxbi")

@@ -3,14 +3,50 @@
 import csv
 import sys
 import warnings
+from collections.abc import Callable
 from os import PathLike
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from proxbi import _check, checkpoint
-from proxbi.checkpoint import Snapshot
-from proxbi.minimize import Callback, Run
-from proxbi.result import Status
+from proxbi.problem import Problem
+from proxbi.result import Snapshot, Status
+from proxbi.solvers import Solver
+
+
+class Run(NamedTuple):
+    """What a callback is told when a run opens."""
+
+    problem: Problem
+    solver: Solver
+    steps: int
+    first: int
+    """The step the run starts from; 0 unless it was resumed."""
+
+
+class Callback:
+    """Called after each chunk as `callback(row, snapshot)`. To stop the run return True or a `Status`. A plain function
+    works as well.
+    """
+
+    most_calls: int | None = None
+    """Oracle calls after which no further step is begun."""
+
+    def open(self, run: Run) -> None:
+        """Before the first chunk, before compilation."""
+
+    def __call__(self, row: dict[str, Any], snapshot: Snapshot) -> bool | Status | None:
+        """After each chunk."""
+
+    def poll(self, seconds: float) -> Status | None:
+        """About every second, between steps, with the seconds run so far: a status ends the run."""
+        return None
+
+    def close(self, snapshot: Snapshot) -> None:
+        """At the end, however the run ended."""
+
+
+AnyCallback = Callback | Callable[[dict[str, Any], Snapshot], bool | Status | None]
 
 
 class Progress(Callback):
@@ -137,8 +173,8 @@ class StopBelow(Callback):
 
 
 class TimeLimit(Callback):
-    """Stop after the first chunk that ends past `seconds` of run time (compilation, metrics and callbacks not
-    counted).
+    """Stop after `seconds` of run time (compilation, metrics and callbacks not counted), within about a second or with
+    the step that is under way.
     """
 
     def __init__(self, seconds: float):
@@ -146,17 +182,19 @@ class TimeLimit(Callback):
         _check.positive("seconds", _check.as_float(seconds))
         self.seconds = seconds
 
-    def __call__(self, row: dict[str, Any], snapshot: Snapshot) -> Status | None:
-        return Status.TIME if row["seconds"] >= self.seconds else None
+    def poll(self, seconds: float) -> Status | None:
+        return Status.TIME if seconds >= self.seconds else None
 
 
 class OracleBudget(Callback):
-    """Stop after the first chunk that ends with at least `total` oracle calls, all kinds counted alike."""
+    """Stop after the first step that ends with at least `total` oracle calls, all kinds counted alike. The certificate
+    of the end is counted on top.
+    """
 
     def __init__(self, total: int):
         """`total` calls, those of a resumed run included."""
         _check.positive_int("total", total)
-        self.total = total
+        self.total = self.most_calls = total
 
     def __call__(self, row: dict[str, Any], snapshot: Snapshot) -> Status | None:
         return Status.BUDGET if snapshot.counts.total >= self.total else None

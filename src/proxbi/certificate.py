@@ -17,21 +17,33 @@ The actual |v| stands where the paper has M / mu. If s is in dh(x), as the prox 
 
 Without constants the error is *estimated*: y and v are solved for to much higher accuracy, and d is compared with what
 it becomes.
+
+**Rounding.** What is computed of g_y, g_yy v - f_y and d differs from these by rounding. Where y is near y*, g_y is a
+sum of terms as large as g_yy y that cancel: a few units of rounding of these are added to each residual.
+
+**The subgradient must belong to x.** A prox step leaves s in dh of the point it arrives at. For any other x, `nearest`
+finds one: p = prox_{t h}(x - t d), s = (x - t d - p) / t is in dh(p), and repeating p = prox_{t h}(x + t s), s = (x + t
+s - p) / t brings p to x. Where p = x, s is in dh(x), whatever h is; as t is small, d + s is close to the shortest
+element of d + dh(x).
 """
 
-from dataclasses import dataclass
-from typing import NamedTuple
+from dataclasses import dataclass, fields
+from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
-from jaxtyping import PyTree
+from jaxtyping import Array, Bool, PyTree
 
-from proxbi import _check, _compile, _tree, inexact
+from proxbi import _check, _compile, _tree
 from proxbi._tree import Scalar
-from proxbi.problem import Problem
+from proxbi.hypergradient import Implicit, Outcome
+from proxbi.hypergradient._controlled import ratio
+from proxbi.problem import Counts, Problem
+from proxbi.regularizers import Regularizer, Zero
 
 _REFINEMENT = 1e-4  # what the refined solves leave of the errors
-_PAIRS, _STEPS = 20, 10_000
+_ROUNDING = 8  # units of rounding by which a sum of many terms may be off
+_REPEATS = 2  # the second brings p to x up to the square of a short step
 
 
 @dataclass(frozen=True)
@@ -60,7 +72,15 @@ class Bounds:
         for name, value in vars(self).items():
             (_check.positive if name == "mu" else _check.non_negative)(name, value)
 
-    def hypergradient_error(self, lower_residual: float, adjoint_residual: float, adjoint: float) -> float:
+    @classmethod
+    def of_traced(cls, *values: Any) -> "Bounds":
+        """Bounds whose values are being traced, and were checked where they were concrete."""
+        made = object.__new__(cls)
+        for field, value in zip(fields(cls), values, strict=True):
+            object.__setattr__(made, field.name, value)
+        return made
+
+    def hypergradient_error(self, lower_residual: Any, adjoint_residual: Any, adjoint: Any) -> Any:
         """(guaranteed), from |r_y|, |r_v| and |v|."""
         e = lower_residual / self.mu
         adjoint_error = (adjoint_residual + (self.rho * adjoint + self.f_yy) * e) / self.mu
@@ -70,24 +90,22 @@ class Bounds:
 class Certificate(NamedTuple):
     """What is known about a point."""
 
-    stationarity: float
+    stationarity: Scalar
     """|d + s| + hypergradient_error: a bound of dist(0, d(Phi + h)(x)) if `guaranteed`, else an estimate of one."""
-    hypergradient_error: float | None
+    relative: Scalar
+    """The same, relative to the scale that `rtol` refers to; NaN where a solver does not know one."""
+    hypergradient_error: Scalar | None
     """Of |d - grad Phi(x)|; None where it was not looked at."""
-    guaranteed: bool
-    """Whether both are bounds (in exact arithmetic, for the constants given) and not estimates."""
-    lower_residual: float
+    lower_residual: Scalar
     """|g_y(x, y)|."""
-    linear_residual: float | None
+    linear_residual: Scalar | None
     """|g_yy v - f_y| / |f_y|; None where there is no v."""
-
-
-class _Residuals(NamedTuple):
-    grad: PyTree
-    lower: Scalar
-    adjoint: Scalar
-    rhs: Scalar
-    v: Scalar
+    y: PyTree
+    """The lower solution it was taken at."""
+    counts: Counts
+    """What it cost."""
+    guaranteed: bool = False
+    """Whether the bounds are bounds (for the constants given) and not estimates."""
 
 
 def certify(
@@ -102,28 +120,82 @@ def certify(
     >>> print(f"|grad Phi| <= {certificate.stationarity:.2f}, error <= {certificate.hypergradient_error:.2f}")
     |grad Phi| <= 0.50, error <= 0.10
     """
-    at = _residuals(problem, x, y, v)
+    at = residuals(problem, x, y, v)
+    counts = COST
     if bounds is None:
-        error = float(_refined_change(problem, x, y, v, at.grad))
+        error, cost = _refined_change(problem, x, y, v, at.grad)
+        error, counts = error + at.rounding, counts + cost
     else:
-        error = bounds.hypergradient_error(float(at.lower), float(at.adjoint), float(at.v))
-    gap = float(_tree.norm(_tree.axpy(1, subgradient, at.grad)))
-    relative = float(at.adjoint) / float(at.rhs) if float(at.rhs) > 0 else float(at.adjoint)
-    return Certificate(gap + error, error, bounds is not None, float(at.lower), relative)
+        error = bounds.hypergradient_error(at.lower, at.adjoint, at.v) + at.rounding
+    gap = _tree.norm(_tree.axpy(1, subgradient, at.grad))
+    relative, unknown = ratio(at.adjoint, at.rhs), jnp.full_like(gap, jnp.nan)
+    return Certificate(gap + error, unknown, error, at.lower, relative, y, counts, bounds is not None)
+
+
+class Residuals(NamedTuple):
+    """What a point leaves of its equations, each with the rounding that may hide in it."""
+
+    grad: PyTree
+    lower: Scalar
+    adjoint: Scalar
+    rhs: Scalar
+    v: Scalar
+    rounding: Scalar
+    """Of grad."""
+
+
+COST = Counts(grad_upper=1, grad_lower=1, hvp=2, cross=1)
+"""Of `residuals`."""
 
 
 @jax.jit
-def _residuals(problem: Problem, x: PyTree, y: PyTree, v: PyTree) -> _Residuals:
+def residuals(problem: Problem, x: PyTree, y: PyTree, v: PyTree) -> Residuals:
+    """The residuals of both equations at (x, y, v), computed afresh."""
     upper_x, upper_y = problem.grad_upper(x, y)
-    grad = _tree.subtract(upper_x, problem.cross(x, y)(v))
-    adjoint = _tree.norm(_tree.subtract(problem.hvp(x, y)(v), upper_y))
-    return _Residuals(grad, _tree.norm(problem.grad_lower(x, y)), adjoint, _tree.norm(upper_y), _tree.norm(v))
+    implicit, hvp = problem.cross(x, y)(v), problem.hvp(x, y)
+    lower, rhs = _tree.norm(problem.grad_lower(x, y)), _tree.norm(upper_y)
+    adjoint = _tree.norm(_tree.subtract(hvp(v), upper_y))
+    unit = _ROUNDING * float(jnp.finfo(lower.dtype).eps)
+    return Residuals(
+        grad=_tree.subtract(upper_x, implicit),
+        lower=lower + unit * _tree.norm(hvp(y)),
+        adjoint=adjoint + unit * rhs,
+        rhs=rhs,
+        v=_tree.norm(v),
+        rounding=unit * (_tree.norm(upper_x) + _tree.norm(implicit)),
+    )
 
 
 @_compile.jit
-def _refined_change(problem: Problem, x: PyTree, y: PyTree, v: PyTree, grad: PyTree) -> Scalar:
+def _refined_change(problem: Problem, x: PyTree, y: PyTree, v: PyTree, grad: PyTree) -> tuple[Scalar, Counts]:
     """How far `grad` is from the hypergradient at a much better y and v."""
-    accuracy = jnp.asarray(_REFINEMENT, jnp.result_type(*jax.tree.leaves(y)))
-    zero, conditioner = jnp.zeros_like(accuracy), inexact.blank(problem, y, _PAIRS)
-    better = inexact.solve(problem, x, y, v, accuracy, (zero, zero), conditioner, _STEPS)
-    return _tree.norm(_tree.subtract(better.grad, grad))
+    solve = Implicit()
+    last = solve.init(problem, x, y)._replace(v=v, grad=grad)
+    better = solve(problem, x, last, _tree.zeros_like(x), jnp.asarray(_REFINEMENT))
+    change = _tree.norm(_tree.subtract(better.grad, grad)) + better.error
+    return jnp.where(better.outcome <= Outcome.ROUGH, change, jnp.inf), better.counts
+
+
+def nearest(h: Regularizer, x: PyTree, grad: PyTree, length: Scalar) -> tuple[PyTree, Bool[Array, ""], Scalar]:
+    """s in dh(x) with d + s nearly as short as can be, whether it is known to be in dh(x), and its rounding; `length`
+    is a length of x, of which steps are the root of a unit of rounding.
+    """
+    size = _tree.norm(grad)
+    if isinstance(h, Zero):
+        return _tree.zeros_like(x), jnp.asarray(True), jnp.zeros_like(size)
+    eps = float(jnp.finfo(size.dtype).eps)
+    step = eps**0.5 * length / jnp.where(size > 0, size, 1)
+
+    def there(_: Any, at: tuple[PyTree, PyTree]) -> tuple[PyTree, PyTree]:
+        z = _tree.axpy(step, at[0], x)
+        p = h.prox(z, step)
+        return _tree.scale(1 / step, _tree.subtract(z, p)), p
+
+    s, p = jax.lax.fori_loop(0, 1 + _REPEATS, there, (_tree.scale(-1, grad), x))
+    off = jax.tree.map(lambda a, b: jnp.all(jnp.abs(a - b) <= _ROUNDING * eps * jnp.abs(b)), p, x)
+    inside = jnp.all(jnp.stack(jax.tree.leaves(off)))
+    return s, inside, eps * _tree.norm(x) / step
+
+
+NEAREST_PROXES = 1 + _REPEATS
+"""What `nearest` costs."""

@@ -16,7 +16,7 @@ from dataclasses import fields, is_dataclass
 from functools import partial
 from pathlib import Path
 from types import CodeType, FunctionType, MethodType
-from typing import Any, NamedTuple
+from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -26,6 +26,7 @@ from safetensors import SafetensorError, safe_open
 from safetensors.numpy import save as to_safetensors
 
 from proxbi.problem import Counts, Problem
+from proxbi.result import Snapshot
 from proxbi.solvers import Solver
 
 FORMAT = "proxbi-checkpoint-1"
@@ -34,15 +35,6 @@ SUFFIX = ".safetensors"
 
 class CheckpointError(ValueError):
     """A checkpoint that cannot be used, and why."""
-
-
-class Snapshot(NamedTuple):
-    """Everything a run needs to go on as if it had never stopped."""
-
-    step: int
-    state: PyTree
-    counts: Counts
-    history: list[dict[str, Any]]
 
 
 def save(folder: Path, snapshot: Snapshot, fingerprint: dict[str, str], keep: int) -> Path:

@@ -7,11 +7,11 @@ import jax
 from jaxtyping import PyTree
 
 from proxbi import _check, _tree
+from proxbi._minimize import minimize
 from proxbi._tree import Scalar
 from proxbi.callbacks import OracleBudget
-from proxbi.checkpoint import Snapshot
-from proxbi.minimize import minimize
 from proxbi.problem import Counts, Problem
+from proxbi.result import Snapshot
 from proxbi.solvers import Solver
 from proxbi.theory.reference import Exactly
 
@@ -69,7 +69,7 @@ def compare(
     for name, solver in solvers.items():
         ledger = _Ledger(name, problem, exactly)
         options: dict[str, Any] = {"steps": budget, "tol": tol, "rtol": rtol, "every": every, "throw": False}
-        result = minimize(problem, solver, x0, y0, callbacks=[ledger, OracleBudget(budget)], **options)
+        result = minimize(problem, x0, y0, solver, callbacks=[ledger, OracleBudget(budget)], **options)
         started = ledger.start(x0, y0)
         rows += [started, *ledger.rows]
         rows[-1]["status"] = result.status.name

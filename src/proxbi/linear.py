@@ -61,22 +61,155 @@ def _callable_pytree(function: Any) -> Any:
     return Partial(function) if is_plain else function
 
 
-class _Iterate(NamedTuple):
-    """The state of CG. In each round H is applied once: to the direction, or to v itself where `measure` is set."""
+class Krylov(NamedTuple):
+    """The state of CG, in units in which |b| = 1. In each round H is applied once: to the direction, or to v itself
+    where `measure` is set."""
 
     v: PyTree
     residual: PyTree
     direction: PyTree
     decrease: Scalar  # <r, M r>
     size: Scalar  # |r|
+    energy: Scalar  # <v, H v>, for a start at zero
+    longest: Scalar  # the longest step so far: an estimate of 1 / lambda_min(M H)
     measured: Scalar  # |r| when it was last computed as b - H v
     measure: Array
     status: Int[Array, ""]
     iterations: Int[Array, ""]
     matvecs: Int[Array, ""]
+    observed: PyTree
 
 
 _RUNNING = -1
+_ROUNDING = 8  # residuals below this many units of rounding are not told from zero
+_STUCK = 0.5  # a true residual that fell by less than this, though the recursion said "small", will not fall
+_LARGEST = 1 / 8  # of the largest number: its reciprocal is not denormal
+
+
+# The one CG of the package. `small(state)` says when the residual is small enough, `observe(observed, p, H p)` sees
+# every product on the way. The recursive residual drifts from the true one; with `verify` it is computed afresh before
+# anything is called OK.
+def conjugate_gradients(
+    matvec: Matvec,
+    b: PyTree,
+    v0: PyTree | None,
+    small: Callable[[Krylov], Array],
+    *,
+    steps: Any,
+    precondition: Matvec = lambda r: r,
+    observe: Callable[[PyTree, PyTree, PyTree], PyTree] = lambda observed, direction, product: observed,
+    observed: PyTree = None,
+    verify: bool = True,
+) -> tuple[Krylov, Scalar]:
+    """CG on H v = b from v0 (None: zero), until `small` holds or nothing more is to be had; the last state, in units
+    in which |b| = 1, and |b|.
+    """
+    # The system is solved for b / |b|: inner products of a small b, and b is small near many a solution, underflow.
+    scale = _tree.norm(b)
+    unit = jnp.where((scale > 0) & (scale < float(jnp.finfo(scale.dtype).max) * _LARGEST), scale, 1)
+    start = None if v0 is None else _tree.scale(1 / unit, v0)
+    b = _tree.scale(1 / unit, b)
+
+    def advance(at: Krylov) -> Krylov:
+        applied = _tree.where(at.measure, at.v, at.direction) if verify else at.direction
+        product = matvec(applied)
+        moved = _moved(at, product, b, precondition, verify)
+        return _ended(at, moved, small(moved), steps, observe(at.observed, at.direction, product), verify)
+
+    last = jax.lax.while_loop(
+        lambda at: at.status == _RUNNING, advance, _started(b, start, precondition, small, observed, verify)
+    )
+    return last, unit
+
+
+def _started(
+    b: PyTree,
+    v0: PyTree | None,
+    precondition: Matvec,
+    small: Callable[[Krylov], Array],
+    observed: PyTree,
+    verify: bool,
+) -> Krylov:
+    zero, size = _tree.zeros_like(b), _tree.norm(b)
+    finite = jnp.isfinite(size) & _tree.all_finite(zero if v0 is None else v0)
+    settled = (size == 0) | ~finite  # the solution for b = 0 is known
+    direction = precondition(b)
+    unknown, none = jnp.full_like(size, jnp.inf), jnp.zeros_like(size)
+    status = jnp.select([~finite, size == 0], [LinearStatus.NONFINITE, LinearStatus.OK], _RUNNING)
+    first = Krylov(
+        v=zero if v0 is None else _tree.where(settled, zero, v0),
+        residual=b,
+        direction=direction,
+        decrease=jnp.maximum(_tree.dot(b, direction), 0),
+        size=size if v0 is None else jnp.where(settled, size, unknown),
+        energy=none,
+        longest=none,
+        measured=unknown,
+        measure=jnp.asarray(v0 is not None),
+        status=status.astype(jnp.int32),
+        iterations=jnp.int32(0),
+        matvecs=jnp.int32(0),
+        observed=observed,
+    )
+    done = small(first) if not verify else jnp.asarray(False)
+    return first._replace(status=jnp.where(done & (status == _RUNNING), int(LinearStatus.OK), first.status))
+
+
+def _moved(at: Krylov, product: PyTree, b: PyTree, precondition: Matvec, verify: bool) -> Krylov:
+    """The state after one product: a step along the direction, or the measured residual of the present v."""
+    eps, norm = float(jnp.finfo(at.size.dtype).eps), _tree.norm if verify else _tree.length
+    curvature = _tree.dot(at.direction, product)
+    # For a positive definite H the cosine between p and H p is at least about 2 / sqrt(kappa).
+    level = curvature <= eps * norm(at.direction) * norm(product)
+    flat = level | (at.decrease <= 0)
+    length = jnp.where(flat, 0, _ratio(at.decrease, curvature))
+    if verify:
+        flat, length = flat & ~at.measure, jnp.where(at.measure, 0, length)
+    v = _tree.axpy(length, at.direction, at.v)
+    residual = _tree.axpy(-length, product, at.residual)
+    if verify:
+        residual = _tree.where(at.measure, _tree.subtract(b, product), residual)
+    conditioned = precondition(residual)
+    decrease, size = _tree.dot(residual, conditioned), norm(residual)
+    turn = jnp.where(at.measure, 0, _ratio(decrease, at.decrease)) if verify else _ratio(decrease, at.decrease)
+    finite = jnp.isfinite(size) & jnp.isfinite(decrease) & jnp.isfinite(curvature)
+    finite = finite & _tree.all_finite(v) if verify else finite
+    faults = [~finite, flat]
+    status = jnp.select(faults, [LinearStatus.NONFINITE, LinearStatus.NEGATIVE_CURVATURE], _RUNNING)
+    return at._replace(
+        v=v,
+        residual=residual,
+        direction=_tree.axpy(turn, at.direction, conditioned),
+        decrease=decrease,
+        size=size,
+        energy=at.energy + length * at.decrease,
+        longest=jnp.maximum(at.longest, length),
+        status=status.astype(jnp.int32),
+        iterations=at.iterations + jnp.where(at.measure, 0, 1),
+        matvecs=at.matvecs + 1,
+    )
+
+
+def _ended(at: Krylov, moved: Krylov, small: Array, steps: Any, observed: PyTree, verify: bool) -> Krylov:
+    """`moved`, with the status it ends with. A round that met NaN or a flat direction is undone."""
+    good = moved.status == _RUNNING
+    # The recursion may go on falling when b - H v no longer does: nothing below rounding level is waited for.
+    small = small | (moved.size <= _ROUNDING * float(jnp.finfo(moved.size.dtype).eps))
+    used_up = moved.iterations >= steps
+    if verify:
+        stuck = at.measure & ~small & (moved.size > _STUCK * at.measured)
+        ends = {
+            LinearStatus.OK: at.measure & small,
+            LinearStatus.STALLED: stuck,
+            LinearStatus.BUDGET: ~small & used_up,
+        }
+        measured = jnp.where(at.measure, moved.size, at.measured)
+        moved = moved._replace(measure=small & ~at.measure, measured=measured)
+    else:
+        ends = {LinearStatus.OK: small, LinearStatus.BUDGET: used_up}
+    status = jnp.select([~good, *ends.values()], [moved.status, *ends], _RUNNING).astype(jnp.int32)
+    kept = _tree.where(good, moved, at)
+    return kept._replace(status=status, iterations=moved.iterations, matvecs=moved.matvecs, observed=observed)
 
 
 class CG(LinearSolver):
@@ -109,83 +242,18 @@ class CG(LinearSolver):
 
     def solve(self, matvec: Matvec, b: PyTree, v0: PyTree | None = None) -> tuple[PyTree, LinearInfo]:
         """v with |b - H v| <= tol |b|, or the best reached and why it is not that."""
-        # The system is solved for b / |b|: inner products of a small b, and b is small near many a solution, underflow.
-        scale = _tree.norm(b)
-        unit = jnp.where(
-            (scale > 0) & (scale < float(jnp.finfo(scale.dtype).max) / 8), scale, 1
-        )  # 1 / unit is not denormal
-        start = None if v0 is None else _tree.scale(1 / unit, v0)
-        b = _tree.scale(1 / unit, b)
-        last = jax.lax.while_loop(
-            lambda at: at.status == _RUNNING, lambda at: self._round(matvec, b, at), self._start(b, start)
+        last, unit = conjugate_gradients(
+            matvec,
+            b,
+            v0,
+            lambda at: at.size <= self.tol.astype(at.size.dtype),
+            steps=self.steps,
+            precondition=self._precondition,
         )
-        info = LinearInfo(last.status, last.size, last.iterations, last.matvecs)
-        return _tree.scale(unit, last.v), info
+        return _tree.scale(unit, last.v), LinearInfo(last.status, last.size, last.iterations, last.matvecs)
 
     def _precondition(self, r: PyTree) -> PyTree:
         return r if self.preconditioner is None else self.preconditioner(r)
-
-    def _start(self, b: PyTree, v0: PyTree | None) -> _Iterate:
-        zero, size = _tree.zeros_like(b), _tree.norm(b)
-        finite = jnp.isfinite(size) & _tree.all_finite(zero if v0 is None else v0)
-        settled = (size == 0) | ~finite  # the solution for b = 0 is known
-        direction = self._precondition(b)
-        unknown = jnp.full_like(size, jnp.inf)
-        status = jnp.select([~finite, size == 0], [LinearStatus.NONFINITE, LinearStatus.OK], _RUNNING)
-        return _Iterate(
-            v=zero if v0 is None else _tree.where(settled, zero, v0),
-            residual=b,
-            direction=direction,
-            decrease=_tree.dot(b, direction),
-            size=size if v0 is None else jnp.where(settled, size, unknown),
-            measured=unknown,
-            measure=jnp.asarray(v0 is not None),
-            status=status.astype(jnp.int32),
-            iterations=jnp.int32(0),
-            matvecs=jnp.int32(0),
-        )
-
-    def _round(self, matvec: Matvec, b: PyTree, at: _Iterate) -> _Iterate:
-        product = matvec(_tree.where(at.measure, at.v, at.direction))
-        eps = float(jnp.finfo(at.size.dtype).eps)
-        curvature = _tree.dot(at.direction, product)
-        # For a positive definite H the cosine between p and H p is at least about 2 / sqrt(kappa).
-        level = curvature <= eps * _tree.norm(at.direction) * _tree.norm(product)
-        flat = ~at.measure & (level | (at.decrease <= 0))
-        length = jnp.where(at.measure | flat, 0, _ratio(at.decrease, curvature))
-        v = _tree.axpy(length, at.direction, at.v)
-        residual = _tree.where(at.measure, _tree.subtract(b, product), _tree.axpy(-length, product, at.residual))
-        conditioned = self._precondition(residual)
-        decrease, size = _tree.dot(residual, conditioned), _tree.norm(residual)
-        turn = jnp.where(at.measure, 0, _ratio(decrease, at.decrease))
-        finite = jnp.isfinite(size) & jnp.isfinite(decrease) & jnp.isfinite(curvature) & _tree.all_finite(v)
-
-        small = size <= jnp.maximum(self.tol.astype(size.dtype), 8 * eps)
-        iterations = at.iterations + jnp.where(at.measure, 0, 1)
-        stuck = at.measure & ~small & (size > 0.5 * at.measured)
-        ends = {
-            LinearStatus.NONFINITE: ~finite,
-            LinearStatus.NEGATIVE_CURVATURE: flat,
-            LinearStatus.OK: at.measure & small,
-            LinearStatus.STALLED: stuck,
-            LinearStatus.BUDGET: ~small & (iterations >= self.steps),
-        }
-        status = jnp.select(list(ends.values()), list(ends), _RUNNING).astype(jnp.int32)
-        moved = _Iterate(
-            v=v,
-            residual=residual,
-            direction=_tree.axpy(turn, at.direction, conditioned),
-            decrease=decrease,
-            size=size,
-            measured=jnp.where(at.measure, size, at.measured),
-            measure=small & ~at.measure,
-            status=status,
-            iterations=iterations,
-            matvecs=at.matvecs,
-        )
-        # A round that met NaN or a flat direction is undone: v stays the last good iterate, with its residual.
-        kept = _tree.where(finite & ~flat, moved, at)
-        return kept._replace(status=status, iterations=iterations, matvecs=at.matvecs + 1)
 
 
 class Neumann(LinearSolver):

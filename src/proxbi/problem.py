@@ -18,7 +18,7 @@ from jaxtyping import PyTree
 from proxbi._tree import Scalar
 from proxbi.regularizers import Regularizer, Zero
 
-type_of_objective = "a function of (x, y, data), or of (x, y), that returns a scalar"
+_OBJECTIVE = "a function of (x, y, data), or of (x, y), that returns a scalar"
 
 
 class Counts(eqx.Module):
@@ -108,6 +108,12 @@ class Problem(eqx.Module):
         """g_y at (x, y)."""
         return jax.grad(self.lower, argnums=1)(x, y, self.data)
 
+    def value_and_grad_lower(self, x: PyTree, y: PyTree) -> tuple[Scalar, PyTree]:
+        """g and g_y at (x, y): one call, as the value comes with the gradient."""
+        if type(self).grad_lower is not Problem.grad_lower:  # a structured problem, with a gradient of its own
+            return self.value_lower(x, y), self.grad_lower(x, y)
+        return jax.value_and_grad(self.lower, argnums=1)(x, y, self.data)
+
     def grad_lower_x(self, x: PyTree, y: PyTree) -> PyTree:
         """g_x at (x, y)."""
         return jax.grad(self.lower, argnums=0)(x, y, self.data)
@@ -158,26 +164,36 @@ differentiable_grad_lower.defvjp(_forward, _backward)
 def _objective(name: str, function: Any) -> Callable[..., Scalar]:
     """`function` as a pytree that is called with (x, y, data)."""
     if not callable(function):
-        raise TypeError(f"{name} must be {type_of_objective}, got {type(function).__name__}.")
+        raise TypeError(f"{name} must be {_OBJECTIVE}, got {type(function).__name__}.")
     # A Partial is a pytree whose function is static: plain functions need it, callable modules are pytrees already.
     is_pytree = not jax.tree_util.all_leaves([function])
     objective = function if is_pytree else Partial(function)
-    arguments = _positional_arguments(function)
-    if arguments < 2:
-        raise TypeError(f"{name} must be {type_of_objective}, but it takes {arguments} argument(s).")
-    return objective if arguments >= 3 else Partial(_without_data, objective)
+    return objective if _takes_data(name, function) else Partial(_without_data, objective)
 
 
 def _without_data(function: Callable[..., Scalar], x: PyTree, y: PyTree, data: PyTree) -> Scalar:
     return function(x, y)
 
 
-def _positional_arguments(function: Callable[..., Any]) -> int:
-    """How many positional arguments `function` takes, 3 if it takes any number or will not say."""
+def _takes_data(name: str, function: Callable[..., Any]) -> bool:
+    """Whether the third argument is for the data: it is where it is required, called `data`, or one of `*args`. Any
+    other one has a default that data must not overwrite in silence.
+    """
     try:
-        parameters = inspect.signature(function).parameters.values()
-    except (TypeError, ValueError):
-        return 3
+        parameters = list(inspect.signature(function).parameters.values())
+    except (TypeError, ValueError):  # a function that does not say
+        return True
+    positional = [p for p in parameters if p.kind in (p.POSITIONAL_ONLY, p.POSITIONAL_OR_KEYWORD)]
     if any(p.kind is p.VAR_POSITIONAL for p in parameters):
-        return 3
-    return sum(p.kind in (p.POSITIONAL_ONLY, p.POSITIONAL_OR_KEYWORD) for p in parameters)
+        return True
+    if len(positional) < 2:
+        raise TypeError(f"{name} must be {_OBJECTIVE}, but it takes {len(positional)} argument(s).")
+    if len(positional) == 2:
+        return False
+    third = positional[2]
+    if third.default is third.empty or third.name == "data":
+        return True
+    raise TypeError(
+        f"{name}: its third argument {third.name!r} has a default, and would be given the data of the problem. Call it "
+        f"`data`, or bind it: functools.partial({name}, {third.name}=...)."
+    )

@@ -6,30 +6,48 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from jaxtyping import PyTree
 
-from proxbi.checkpoint import Snapshot
 from proxbi.problem import Counts
 
 if TYPE_CHECKING:
     import pandas
 
 
+class Snapshot(NamedTuple):
+    """Everything a run needs to go on as if it had never stopped."""
+
+    step: int
+    state: PyTree
+    counts: Counts
+    history: list[dict[str, Any]]
+
+
 class Status(Enum):
     """How a run ended, as a sentence that says what to do."""
 
-    CONVERGED = "Converged: the stationarity at x is at most tol."
-    STEPS = "All steps were taken. Give more steps, or resume, to go on."
+    CONVERGED = "Converged: the stationarity at x is at most the tolerance."
+    STEPS = "Stopped after `steps` steps without reaching the tolerance. Raise steps=, or pass this result as resume=."
     STOPPED = "A callback stopped the run."
-    TIME = "The time limit was reached. Resume to go on."
-    BUDGET = "The oracle budget was used up. Raise it, or resume, to go on."
-    INTERRUPTED = "Interrupted: what was reached is returned. Resume to go on."
+    TIME = "The time limit was reached. Pass this result as resume= to go on."
+    BUDGET = "The oracle budget was used up. Raise it, or pass this result as resume= to go on."
+    INTERRUPTED = "Interrupted: what was reached is returned. Pass this result as resume= to go on."
+    PRECISION = (
+        "Stopped at the limit of floating-point precision, before the tolerance was reached: the best point found is "
+        "returned. In float32, switch to float64 (jax_enable_x64); in float64, loosen the tolerance or rescale."
+    )
+    FLAT_START = (
+        "The hypergradient at x0 is exactly zero, and the regularizer does not move x0: either x0 happens to be "
+        "stationary, or it is a point where the objective is flat (a dead relu, the square of 0, a sigmoid that is "
+        "saturated), or the arguments of upper or lower are swapped. Start elsewhere, and see check(problem, x0, y0)."
+    )
     DIVERGED = (
-        "Diverged: an iterate became infinite or NaN; the last finite one is returned. Try an outer step_size 10 times "
-        "smaller, and a lower step_size of at most 1/L, with L the largest curvature of the lower objective in y."
+        "Diverged: an iterate became infinite or NaN; the last finite one is returned. Take an outer step_size 10 "
+        "times smaller, and a lower step_size of at most 1/L, with L the largest curvature of the lower objective in "
+        "y; or use the default solver, which has no step sizes."
     )
     NONFINITE_START = (
-        "The first step from x0, y0 is already infinite or NaN: the upper or lower objective, or a derivative of it, "
-        "is not finite there, or a step_size is far too large. Evaluate problem.grad_upper(x0, y0) and "
-        "problem.grad_lower(x0, y0) to see which."
+        "The upper or lower objective, or a derivative of it, is infinite or NaN at x0, y0 or on the way to the first "
+        "lower solution. Evaluate problem.value_lower(x0, y0), problem.grad_upper(x0, y0) and problem.grad_lower(x0, "
+        "y0) to see which; a y0 outside of the domain of lower is the usual cause."
     )
     NEGATIVE_CURVATURE = (
         "The lower objective is not strongly convex in y: its Hessian has a direction of curvature <= 0, and the "
@@ -40,28 +58,23 @@ class Status(Enum):
         "The Hessian of the lower objective, or the upper gradient, is NaN or infinite, and the adjoint system cannot "
         "be solved. The last iterate before that is returned."
     )
-
     INFEASIBLE_START = (
         "The regularizer is infinite or NaN at x0, which is returned. Start where it is finite, for example at "
         "problem.regularizer.prox(x0, 1.0)."
     )
     UNBOUNDED = (
-        "The objective falls without bound: it has decreased by more than 1e10 times its first value. The last iterate "
-        "is returned. Check the sign of upper, or bound x by a regularizer such as Box."
+        "The objective falls without bound: x has moved 1e8 times as far as the first step, and the slope is as steep "
+        "as ever. Check the sign of upper, or bound x by a regularizer such as Box."
     )
     NONSMOOTH = (
         "No step, however short, decreases the objective as its gradient promises: upper, or lower in its second "
-        "derivatives, is not differentiable near x, or an overridden oracle is wrong. The best iterate is returned. "
-        "Move the nonsmooth term in x into the regularizer, or smooth it."
+        "derivatives, is not differentiable near x, or an overridden oracle is wrong. The best point found is "
+        "returned. Move a nonsmooth term in x into the regularizer, or smooth it."
     )
     LOWER_UNSOLVED = (
-        "The lower problem at x0 could not be solved: Newton's method took 50 steps and its gradient is still large. "
-        "Either lower has no minimiser in y, or it is not convex on the way there; start at a better y0, or add a "
-        "ridge term in y."
-    )
-    PRECISION = (
-        "Rounding hides all further progress before the tolerance was reached: x is as good as this precision allows. "
-        "In float32, switch to float64 (jax_enable_x64) for more; in float64, loosen the tolerance or rescale."
+        "The lower problem at x0 could not be solved: its gradient stays large. Either lower is not smooth (an "
+        "absolute value, a hinge, a maximum: smooth it), or it has no minimiser in y (a separable logistic regression "
+        "without a ridge term), or it is not convex on the way there: start at a better y0, or add a ridge term in y."
     )
 
     @property
@@ -75,6 +88,7 @@ class Status(Enum):
             Status.BUDGET,
             Status.INTERRUPTED,
             Status.PRECISION,
+            Status.FLAT_START,
         )
         return self not in stopped
 
@@ -93,11 +107,13 @@ class Result:
     x: PyTree
     y: PyTree
     status: Status
+    objective: float
+    """f(x, y) + h(x)."""
     stationarity: float
-    """A bound of dist(0, d(Phi + h)(x)) if `guaranteed`, else an estimate of it, taken after the run with oracle calls
-    that `counts` leave out; infinity where that breaks down."""
+    """A bound of dist(0, d(Phi + h)(x)) if `guaranteed`, else an estimate of it, taken at the end of the run;
+    infinity where that breaks down."""
     lower_residual: float
-    """|grad_y g(x, y)| of that hypergradient."""
+    """|grad_y g(x, y)|."""
     linear_residual: float | None
     """The relative residual of its adjoint solve; None if there is none (ITD)."""
     history: list[dict[str, Any]]
@@ -111,6 +127,21 @@ class Result:
     guaranteed: bool = False
     """Whether these two are bounds, from the constants given as `bounds`, or estimates."""
 
+    @property
+    def converged(self) -> bool:
+        """Whether the tolerance was reached."""
+        return self.status is Status.CONVERGED
+
+    @property
+    def steps(self) -> int:
+        """Outer steps taken, those of a resumed run included."""
+        return self.state.step
+
+    @property
+    def improved(self) -> bool:
+        """Whether the objective is below that of the first row, which for the default solver is that of x0."""
+        return bool(self.history) and self.objective < self.history[0]["objective"]
+
     def to_frame(self) -> "pandas.DataFrame":
         """The history as a pandas DataFrame."""
         import pandas
@@ -119,10 +150,10 @@ class Result:
 
     def __str__(self) -> str:
         adjoint = "" if self.linear_residual is None else f", adjoint residual {self.linear_residual:.1e}"
-        objective = f", objective {self.history[-1]['objective']:.6g}" if self.history else ""
         kind = "at most " if self.guaranteed else ""
         return (
-            f"{self.status.name} after {self.state.step} steps: stationarity {kind}{self.stationarity:.1e}{objective}, "
+            f"{self.status.name} after {self.state.step} steps: stationarity {kind}{self.stationarity:.1e}, "
+            f"objective {self.objective:.6g}, "
             f"lower residual {self.lower_residual:.1e}{adjoint}; {self.counts.total} oracle calls, "
             f"{self.seconds.run:.2f} s (+ {self.seconds.compile:.2f} s compiling). {self.status.value}"
         )
@@ -133,5 +164,8 @@ class SolveError(RuntimeError):
 
     def __init__(self, result: Result):
         """Keep `result` and say what its status says."""
-        super().__init__(f"{result.status.value} (After {result.state.step} steps; throw=False returns them.)")
+        super().__init__(
+            f"{result.status.value} (After {result.state.step} steps. Pass throw=False to get "
+            "the last finite iterate instead of this error.)"
+        )
         self.result = result

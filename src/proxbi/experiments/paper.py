@@ -16,13 +16,13 @@ import numpy as np
 from jaxtyping import Array, Float, PyTree
 
 from proxbi import checkpoint, datasets
-from proxbi.checkpoint import Snapshot
 from proxbi.cleaning.problem import cross_entropy, hyper_cleaning, lower_smoothness
 from proxbi.datasets import Labelled
 from proxbi.experiments import streams
 from proxbi.experiments.protocols import CAP, RIDGE, Cell, Kind, Protocol, Settings, stack
 from proxbi.problem import Counts, Problem
 from proxbi.regularizers import NegativeCappedL1
+from proxbi.result import Snapshot
 
 Tick = Callable[[int, int], None]
 """Told after each outer step: how many steps are done, of how many."""

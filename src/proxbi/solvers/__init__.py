@@ -3,9 +3,8 @@
 from proxbi.solvers._base import Fault as Fault
 from proxbi.solvers._base import Info as Info
 from proxbi.solvers._base import Solver as Solver
-from proxbi.solvers._base import traced_step as traced_step
 from proxbi.solvers.adaptive import AdaptiveProxBiO as AdaptiveProxBiO
-from proxbi.solvers.penalty import PenaltyProxBiO as PenaltyProxBiO
+from proxbi.solvers.adaptive import PenaltyProxBiO as PenaltyProxBiO
 from proxbi.solvers.prox_bio import PAPER_SOLVERS as PAPER_SOLVERS
 from proxbi.solvers.prox_bio import ProxBiO as ProxBiO
 from proxbi.solvers.prox_bio import paper_solver as paper_solver

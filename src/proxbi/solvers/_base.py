@@ -2,40 +2,51 @@
 
 from abc import abstractmethod
 from enum import IntEnum
-from typing import Any, ClassVar
+from typing import Any
 
 import equinox as eqx
-import jax
-from jaxtyping import Array, Int, PRNGKeyArray, PyTree
+import jax.numpy as jnp
+from jaxtyping import Array, Int, PRNGKeyArray
 
 from proxbi._module import Module
 from proxbi._tree import Scalar
-from proxbi.linear import LinearInfo
+from proxbi.certificate import Bounds, Certificate
+from proxbi.linear import LinearInfo, LinearStatus
 from proxbi.problem import Counts, Problem
 
 
 class Fault(IntEnum):
-    """Why a solver cannot go on, beside what every solver's numbers show (NaN, negative curvature)."""
+    """Why a run cannot go on. `Status` has the same names, and says what to do."""
 
     NONE = 0
-    INFEASIBLE_START = 1
+    DIVERGED = 1
+    """An iterate is infinite or NaN."""
+    NONFINITE_START = 2
+    """f, g or a derivative is infinite or NaN at the start."""
+    NEGATIVE_CURVATURE = 3
+    """g_yy is not positive definite."""
+    ADJOINT_NONFINITE = 4
+    """g_yy or f_y is infinite or NaN."""
+    INFEASIBLE_START = 5
     """h(x0) is infinite or NaN."""
-    UNBOUNDED = 2
-    """The objective falls without bound."""
-    NONSMOOTH = 3
-    """No step, however short, decreases the objective as the gradient promises."""
-    PRECISION = 4
-    """Rounding hides all further progress."""
-    LOWER_UNSOLVED = 5
+    LOWER_UNSOLVED = 6
     """The lower problem at x0 could not be solved."""
+    FLAT_START = 7
+    """The hypergradient at x0 is zero."""
+    UNBOUNDED = 8
+    """The objective falls without bound."""
+    NONSMOOTH = 9
+    """No step, however short, decreases the objective as the gradient promises."""
+    PRECISION = 10
+    """Rounding hides all further progress."""
 
 
 class Info(eqx.Module):
     """What one step reports: nothing here is needed by the next step."""
 
     stationarity: Scalar
-    """An estimate of dist(0, d(Phi + h)(x)) at the x that the step *started from*, or, if the solver `certifies_end`,
-    at the x it leaves."""
+    """An estimate of dist(0, d(Phi + h)(x)) at the x that the step *started from*, or, if the solver `looks_ahead`, at
+    the x it leaves."""
     lower_residual: Scalar
     """|grad_y g(x, y)| where the hypergradient was taken."""
     linear: LinearInfo | None
@@ -43,6 +54,8 @@ class Info(eqx.Module):
     counts: Counts
     fault: Int[Array, ""] | int = 0
     """A `Fault`; the state that comes with one is not taken."""
+    relative: Scalar | float = float("nan")
+    """The stationarity relative to the scale that `rtol` refers to; NaN if the solver knows none but that at x0."""
 
 
 class Solver(Module):
@@ -50,9 +63,10 @@ class Solver(Module):
     apply.
     """
 
-    certifies_end: ClassVar[bool] = False
-    """Whether the stationarity a step reports is that of the x it leaves, known without a further step. The states of
-    such a solver have `v`, `grad` and `subgradient` beside `x` and `y`."""
+    @property
+    def looks_ahead(self) -> bool:
+        """Whether the stationarity that a step reports is that of the x it leaves, known without a further step."""
+        return False
 
     @abstractmethod
     def init(self, problem: Problem, x: Any, y: Any) -> Any:
@@ -63,13 +77,32 @@ class Solver(Module):
         """One outer iteration. Deterministic solvers ignore the key."""
 
     def recheck(self, state: Any) -> Any:
-        """For solvers that `certifies_end`: the state whose next step takes the hypergradient at the same x again,
-        more accurately.
+        """The state from which a step looks at the same x again, more accurately if the solver can."""
+        return state
+
+    def certificate(
+        self, problem: Problem, before: Any, after: Any, info: Info, bounds: Bounds | None = None
+    ) -> Certificate:
+        """What a step from `recheck(before)` to `after` says about `before.x`. Here: the stationarity that every step
+        reports of the x it starts from; an estimate, whatever `bounds` say.
         """
-        raise NotImplementedError
+        linear = None if info.linear is None else info.linear.residual
+        broken = (jnp.asarray(info.fault) != Fault.NONE) | ~jnp.isfinite(info.stationarity)
+        stationarity = jnp.where(broken, jnp.inf, info.stationarity)
+        relative = jnp.asarray(info.relative, stationarity.dtype)
+        return Certificate(stationarity, relative, None, info.lower_residual, linear, before.y, info.counts)
+
+    def certify(self, problem: Problem, state: Any, key: PRNGKeyArray, bounds: Bounds | None = None) -> Certificate:
+        """The certificate of `state.x`, with what it cost in its counts."""
+        before = self.recheck(state)
+        return self.certificate(problem, before, *self.step(problem, before, key), bounds)
 
 
-@jax.jit
-def traced_step(problem: Problem, solver: Solver, state: PyTree, key: PRNGKeyArray) -> tuple[PyTree, Info]:
-    """`solver.step`, of which JAX remembers what it traced: it is asked for three times before a run begins."""
-    return solver.step(problem, state, key)
+def fault_of(linear: LinearInfo | None, lower_residual: Scalar) -> Int[Array, ""]:
+    """The fault that the outcome of an adjoint solve is."""
+    if linear is None:
+        return jnp.int32(Fault.NONE)
+    # An adjoint that broke down because y already had is a divergence of the lower solve.
+    broken = jnp.where(jnp.isfinite(lower_residual), int(Fault.ADJOINT_NONFINITE), int(Fault.DIVERGED))
+    ends = [linear.status == int(LinearStatus.NEGATIVE_CURVATURE), linear.status == int(LinearStatus.NONFINITE)]
+    return jnp.select(ends, [int(Fault.NEGATIVE_CURVATURE), broken], int(Fault.NONE)).astype(jnp.int32)

@@ -21,9 +21,9 @@ from jax.flatten_util import ravel_pytree
 from jaxtyping import Array, Bool, Float, Int, PyTree
 
 from proxbi import _tree
+from proxbi._lbfgs import Model
 from proxbi._tree import Scalar
 from proxbi.regularizers import Regularizer, Zero
-from proxbi.secant import Model
 
 _ACCURACY, _MOST_STEPS = 0.1, 4
 _LINEAR_ACCURACY, _MOST_PRODUCTS = 0.1, 10
@@ -34,7 +34,7 @@ class Target(NamedTuple):
 
     x: PyTree
     subgradient: PyTree
-    sigma: Scalar
+    """An element of dh(x)."""
     proxes: Int[Array, ""]
 
 
@@ -54,7 +54,7 @@ def propose(h: Regularizer, x: PyTree, grad: PyTree, b: Model, curved: Bool[Arra
     """
     x, unravel = ravel_pytree(x)
     d = ravel_pytree(grad)[0]
-    t = 1 / b.sigma
+    t = 1 / jnp.where(b.sigma > 0, b.sigma, 1)  # 0 where d vanishes and nothing is known
 
     def prox(z: Array) -> Array:
         return ravel_pytree(h.prox(unravel(z), t))[0]
@@ -83,7 +83,7 @@ def propose(h: Regularizer, x: PyTree, grad: PyTree, b: Model, curved: Bool[Arra
 
     last = jax.lax.while_loop(unsolved, newton, first)
     z, image, _ = last.best
-    return Target(unravel(image), unravel((z - image) / t), b.sigma, last.proxes)
+    return Target(unravel(image), unravel((z - image) / t), last.proxes)
 
 
 def _diagonal(h: Regularizer, prox: Callable[[Array], Array], z: Array) -> Float[Array, " n"]:

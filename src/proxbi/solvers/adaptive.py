@@ -1,276 +1,346 @@
 r"""Adaptive proximal BiO: a proximal quasi-Newton method with inexact hypergradients, and nothing to set.
 
-One step takes the hypergradient at one point. With d ~ grad Phi(x) and B the BFGS matrix of the pairs (dx, dd) seen,
+A step evaluates the hypergradient at one trial point, decides whether to take it (`_decide.py`), and proposes the next
+(`_proximal_newton.py`):
 
-    x+ = argmin_u  <d, u - x> + <u - x, B (u - x)> / 2 + h(u),                                          (model)
-    s+ = -(d + B (x+ - x))   in   dh(x+),          r+ = d+ + s+   in   d(Phi + h)(x+)  up to the error of d+,
+    x+ = argmin_u  <d, u - x> + <u - x, (B + |d + s| / R) (u - x)> / 2 + h(u),                              (model)
+    s+ = -(d + (B + |d + s| / R) (x+ - x))   in   dh(x+),
 
-so |r+| is the stationarity at x+, for convex and nonconvex h alike. Every point that was looked at, taken or not,
-gives a pair: curvature of Phi is learned even from failures, and, as h is not part of B, it stays valid when the
-active constraints or the support of x change.
+with d ~ grad Phi(x), s in dh(x), and B the BFGS matrix of the pairs (dx, dd) seen. So |d+ + s+| is the stationarity at
+x+, for convex and nonconvex h alike. Every point that was looked at, taken or not, gives a pair: curvature of Phi is
+learned even from failures, and, as h is not part of B, it stays valid when the active constraints or the support of x
+change.
 
-The model is solved in `_proximal_newton.py`, by its prox alone.
+**The radius R** bounds the step: for convex h, <u - x, d + s> <= -<u - x, (B + |d + s| / R)(u - x)> implies |u - x| <=
+R. Near a solution |d + s| / R falls with d + s, so that convergence stays superlinear. R is four times the longest step
+that was taken since one was refused, and a quarter of a step that was refused.
 
-The hypergradient is taken in `_evaluate.py`, as accurately as its own size asks for.
-
-**Descent** is tested on the adjoint-corrected value f - <v, g_y>, whose error is e_y e_v and not e_y. Where rounding
-or that error hides the difference, the trapezoidal rule <d + d+, dx> / 2 decides, which has no cancellation. If both
-disagree and the step is refused, the hypergradient at x was worse than thought: it is taken again, a hundred times
-more accurately, and `trust` grows; only then does the step shrink (by a multiple of I added to B).
+**Convergence.** rtol refers to the larger of two ratios that have no units and do not change with constants added to f
+or with how steep f is at x0: |d + s| against |B (x - x0)|, the gradient that the present curvature builds up over the
+way from x0; and the decrease that the model still promises against <x - x0, B (x - x0)> / 2, the same for values.
 """
 
 from typing import NamedTuple
 
 import equinox as eqx
-import jax
 import jax.numpy as jnp
 from jax.flatten_util import ravel_pytree
 from jaxtyping import Array, Bool, Int, PRNGKeyArray, PyTree
 
-from proxbi import _check, _tree, inexact, secant
+from proxbi import _check, _lbfgs, _tree
+from proxbi._lbfgs import Model, Pairs
 from proxbi._tree import Scalar
-from proxbi.linear import LinearStatus
+from proxbi.certificate import COST, NEAREST_PROXES, Bounds, Certificate, nearest, residuals
+from proxbi.hypergradient import ControlledHypergradient, Evaluation, Implicit, Outcome, Penalty
+from proxbi.hypergradient._controlled import ratio
+from proxbi.linear import LinearInfo, LinearStatus
 from proxbi.problem import Counts, Problem
-from proxbi.secant import Inverse, Secants
+from proxbi.regularizers import Zero
 from proxbi.solvers._base import Fault, Info, Solver
-from proxbi.solvers._evaluate import ACCURACY, SOLVED, Point, evaluate, ratio, start
+from proxbi.solvers._decide import UNBOUNDED, Move, Steering, Watch, decide
 from proxbi.solvers._proximal_newton import Target, propose
 
-_SUFFICIENT_DECREASE = 1e-4
-_LARGEST_MEMORY = 4e7  # numbers kept as pairs, at most
+_ACCURACY = 0.1  # the error of d, relative to |d + s|: ten times more accuracy changes no step by much
+_TOLERABLE = 0.5  # the error above which a point is not taken
+_REFINED = 0.01  # of these, where a point is evaluated again
+_FIRST_GAIN = 0.1  # the part of the objective that a first step aims at where x0 = 0 gives no length
+_LEAST_COSINE = 1e-8  # between a step and the change of the gradient: below, curvature is rounding
+_MOST_IDLE = 10  # trials in which rounding hid all progress
+_KINK = 0.75  # power of the rounding unit: a refused step so short, relative to the longest, meets a kink
+_STEEP = 0.1  # of the steepest slope: above it, the slope has not fallen
+_MOST_NUMBERS = 4e7  # kept as pairs
+_MEMORY, _LEAST_MEMORY = 100, 20  # pairs: as many as x has entries, and between these
+_ROUNDING = 8  # units of rounding by which d + s may be off
 
 
-_START, _MOVE, _REFINE = range(3)
-"""What the next step is for: the hypergradient at x0; a new point; the same x once more, but more accurately."""
+class Point(NamedTuple):
+    """A point and what is known about it."""
+
+    x: PyTree
+    subgradient: PyTree
+    """An element s of dh(x): the one that the model's prox found. At x0 it is one at the first trial point."""
+    penalty: Scalar
+    """h(x)."""
+    gap: Scalar
+    """|d + s|."""
+    found: Evaluation
 
 
 class AdaptiveState(NamedTuple):
-    """The best point, the pairs of both levels and what steers the next step."""
+    """The best point, the next trial, curvature, and what steers and watches the run."""
 
-    point: Point
-    pairs: Secants
-    conditioner: Inverse | None
-    """Of lower and adjoint solves."""
-    mode: Int[Array, ""]
-    accuracy: Scalar
-    trust: Scalar
-    shift: Scalar
-    """The multiple of I added to B after refused steps."""
-    relax: Scalar
-    """The factor on B where the curvature met was not positive."""
-    scale: Scalar
-    """sigma before there are pairs."""
-    refined: Bool[Array, ""]
-    idle: Int[Array, ""]
-    """Steps without progress, in which rounding hid the change of the objective."""
-    start: Scalar
-    """The objective at x0."""
-    first_decrease: Scalar
-    first_gap: Scalar
-    best_gap: Scalar
-    longest: Scalar
-    """The longest step so far."""
+    at: Point
+    trial: Target
+    pairs: Pairs
+    steering: Steering
+    watch: Watch
+    x0: PyTree
+    started: Bool[Array, ""]
+    moved: Bool[Array, ""]
+    """Whether a trial was taken, so that the subgradient belongs to x."""
+    yardstick: Scalar
+    """|B (x - x0)|: what rtol compares |d + s| with."""
+    promise: Scalar
+    """The decrease that the model still promises, relative to <x - x0, B (x - x0)> / 2."""
+    carry: PyTree
+    """Of the latest evaluation, taken or not."""
 
     @property
     def x(self) -> PyTree:
-        return self.point.x
+        return self.at.x
 
     @property
     def y(self) -> PyTree:
-        return self.point.y
-
-    @property
-    def v(self) -> PyTree:
-        return self.point.v
-
-    @property
-    def grad(self) -> PyTree:
-        return self.point.grad
+        return self.at.found.y
 
     @property
     def subgradient(self) -> PyTree:
-        return self.point.subgradient
+        return self.at.subgradient
 
 
 class AdaptiveProxBiO(Solver):
     r"""Proximal quasi-Newton on inexact hypergradients: no step size, no number of inner steps, nothing to tune.
 
+    $$x_{k+1} = \arg\min_u\; \langle d_k, u - x_k\rangle + \tfrac12\langle u - x_k,\, (B_k + \tfrac{|d_k + s_k|}{R_k} I)
+    (u - x_k)\rangle + h(u)$$
+
+    with $d_k \approx \nabla\Phi(x_k)$ as accurate as its size asks for ($|d_k - \nabla\Phi(x_k)| \le 0.1\,|d_k + s_k|$,
+    as estimated), $s_k \in \partial h(x_k)$ from the last prox, $B_k$ the BFGS matrix of the pairs $(\Delta x, \Delta
+    d)$, and a radius $R_k$ that grows with steps that were taken and shrinks with those refused. A step is taken only
+    if its error estimates show a decrease of $\Phi + h$, by values, or by slopes where rounding hides values. See
+    `docs/how-it-works.md`.
+
     **Arguments:**
 
-    - `memory`: how many pairs the models of both levels keep, at most; less where x or y is very large.
-    - `inner_steps`: the most CG steps of one linear solve, a guard against lower levels that cannot be solved.
-
-    The certificate of a step is that of the x it leaves. See the top of this file for the method.
+    - `hypergradient`: `Implicit()` (Newton and CG), `Penalty()` (gradients only), or one of your own.
+    - `memory`: how many pairs the model of Phi keeps, at most; fewer where x is very large.
 
     >>> from proxbi import L1, minimize
     >>> problem = Problem(lambda x, y: jnp.sum((y - 2) ** 2), lambda x, y: jnp.sum((y - x) ** 2), L1(1.0))
-    >>> result = minimize(problem, x0=jnp.zeros(2), y0=jnp.zeros(2))
+    >>> result = minimize(problem, jnp.zeros(2), jnp.zeros(2), AdaptiveProxBiO(), rtol=1e-6)
     >>> print(result.x.round(3), result.status.name)
     [1.5 1.5] CONVERGED
     """
 
-    memory: int = eqx.field(static=True, default=20)
-    inner_steps: int = eqx.field(static=True, default=10_000)
-    certifies_end = True
+    hypergradient: ControlledHypergradient = eqx.field(default_factory=Implicit)
+    memory: int = eqx.field(static=True, default=_MEMORY)
 
     def __check_init__(self) -> None:
+        if not isinstance(self.hypergradient, ControlledHypergradient):
+            given = type(self.hypergradient).__name__
+            raise TypeError(f"hypergradient must be a ControlledHypergradient such as Implicit(), got {given}.")
         _check.positive_int("memory", self.memory)
-        _check.positive_int("inner_steps", self.inner_steps)
+
+    @property
+    def looks_ahead(self) -> bool:
+        return True
 
     def init(self, problem: Problem, x: PyTree, y: PyTree) -> AdaptiveState:
-        zero = jnp.zeros((), jnp.result_type(*jax.tree.leaves(y)))
+        known = self.hypergradient.init(problem, x, y)
+        zero, none, no = jnp.zeros_like(known.value), _tree.zeros_like(x), jnp.asarray(False)
         flat = ravel_pytree(x)[0]
+        room = max(2, min(self.memory, max(_LEAST_MEMORY, flat.size), int(_MOST_NUMBERS) // (2 * flat.size)))
         return AdaptiveState(
-            point=start(x, y),
-            pairs=secant.empty(flat, _room(flat, self.memory)),
-            conditioner=inexact.blank(problem, y, _room(y, self._lower_memory(y))),
-            mode=jnp.int32(_START),
-            accuracy=zero + 1e-3,
-            trust=zero + 1,
-            shift=zero,
-            relax=zero + 1,
-            scale=zero,
-            refined=jnp.asarray(False),
-            idle=jnp.int32(0),
-            start=zero,
-            first_decrease=zero,
-            first_gap=zero,
-            best_gap=zero,
-            longest=zero,
+            at=Point(x, none, zero, zero, known),
+            trial=Target(x, none, jnp.int32(0)),
+            pairs=_lbfgs.empty(flat, room),
+            steering=Steering(zero, zero + 1, zero + 1, no, no),
+            watch=Watch(zero, zero + jnp.inf, zero, zero, jnp.int32(0)),
+            x0=x,
+            started=no,
+            moved=no,
+            yardstick=zero,
+            promise=zero,
+            carry=known.carry,
         )
-
-    def _lower_memory(self, y: PyTree) -> int:
-        """A lower solve leaves several pairs, an outer step one; and the larger y, the more of them are of use."""
-        return max(2 * self.memory, min(4 * self.memory, _size(y) // 8))
 
     def step(self, problem: Problem, state: AdaptiveState, key: PRNGKeyArray) -> tuple[AdaptiveState, Info]:
-        moves = state.mode == _MOVE
-        target = jax.lax.cond(moves, lambda: _ahead(problem, state), lambda: _stay(state))
-        refines = state.mode == _REFINE
-        accuracy = jnp.where(refines, 0.01 * jnp.minimum(state.accuracy, state.point.accuracy), state.accuracy)
-        point, conditioner, counts = evaluate(
-            problem, state.point, target, accuracy, state.trust, state.conditioner, self.inner_steps
+        steering = state.steering
+        accuracy = _ACCURACY / steering.trust * jnp.where(steering.refine, _REFINED, 1)
+        last = state.at.found._replace(carry=state.carry)
+        found = self.hypergradient(problem, state.trial.x, last, state.trial.subgradient, accuracy)
+        new = Point(
+            state.trial.x,
+            state.trial.subgradient,
+            problem.regularizer.value(state.trial.x).astype(found.value.dtype),
+            _tree.norm(_tree.axpy(1, state.trial.subgradient, found.grad)),
+            found._replace(error=steering.trust * found.error),
         )
-        after = jax.lax.switch(
-            state.mode,
-            [
-                lambda: _after_start(problem, state, point),
-                lambda: _after_move(state, target, point),
-                lambda: _after_refine(state, point),
-            ],
+        after, length, taken = _after(state, new)
+        after, proxes = _proposed(problem, state, after)
+        stationarity = after.at.gap + after.at.found.error + after.at.found.bias
+        info = Info(
+            stationarity=stationarity,
+            relative=_relative(after, stationarity),
+            lower_residual=after.at.found.lower_residual,
+            linear=_linear(after.at.found),
+            counts=found.counts + Counts(prox=proxes),
+            fault=_fault(state, after, new, length, taken),
         )
-        after = after._replace(conditioner=conditioner)
-        counts = counts + Counts(prox=jnp.where(state.mode == _START, 1, target.proxes))
-        broken = point.linear.status
-        kept = after.point
-        linear = kept.linear._replace(status=jnp.where(state.mode == _START, broken, int(LinearStatus.OK)))
-        info = Info(kept.gap, kept.lower_residual, linear, counts, _fault(state, after, point))
         return after, info
 
     def recheck(self, state: AdaptiveState) -> AdaptiveState:
-        return state._replace(mode=jnp.full_like(state.mode, _REFINE))
+        steering = state.steering._replace(refine=jnp.ones_like(state.steering.refine))
+        return state._replace(trial=Target(state.at.x, state.at.subgradient, jnp.int32(0)), steering=steering)
+
+    # Everything at x once more, a hundred times more accurately than a step needs it, with the subgradient that makes
+    # |d + s| smallest of those known to be in dh(x).
+    def certificate(
+        self, problem: Problem, before: AdaptiveState, after: AdaptiveState, info: Info, bounds: Bounds | None = None
+    ) -> Certificate:
+        x, found, s = after.at.x, after.at.found, after.at.subgradient
+        lower, adjoint, counts = found.lower_residual, found.adjoint_residual, info.counts
+        error = _tree.norm(_tree.subtract(found.grad, before.at.found.grad)) + found.error + found.bias
+        if bounds is not None:
+            fresh = residuals(problem, x, found.y, found.v)
+            error, counts = bounds.hypergradient_error(fresh.lower, fresh.adjoint, fresh.v), counts + COST
+            lower, adjoint = fresh.lower, ratio(fresh.adjoint, fresh.rhs)
+        length = jnp.maximum(_tree.norm(x), after.watch.radius)
+        other, inside, off = nearest(problem.regularizer, x, found.grad, length)
+        gap, shorter = (_tree.norm(_tree.axpy(1, t, found.grad)) for t in (s, other))
+        better = ~after.moved | (inside & (shorter + off < gap))
+        gap = jnp.where(better, shorter + off, gap)
+        terms = found.terms + _tree.norm(s) + _lbfgs.newest(after.pairs) * _tree.norm(x)
+        error = error + _ROUNDING * float(jnp.finfo(gap.dtype).eps) * terms
+        proxes = Counts(prox=0 if isinstance(problem.regularizer, Zero) else NEAREST_PROXES)
+        claimed = gap + error
+        return Certificate(
+            claimed, _relative(after, claimed), error, lower, adjoint, found.y, counts + proxes, bounds is not None
+        )
 
 
-def _ahead(problem: Problem, state: AdaptiveState) -> Target:
-    b = secant.model(state.pairs, state.scale).scaled(state.relax, state.shift)
-    return propose(problem.regularizer, state.point.x, state.point.grad, b, state.pairs.pushed > 0)
-
-
-def _stay(state: AdaptiveState) -> Target:
-    return Target(state.point.x, state.point.subgradient, state.scale, jnp.int32(0))
-
-
-def _after_start(problem: Problem, state: AdaptiveState, point: Point) -> AdaptiveState:
-    """Without curvature, the objective sets the scale of the first step: half of it is to be gained."""
-    size = _tree.norm(point.grad)
-    level = jnp.abs(point.value + jnp.where(jnp.isfinite(point.penalty), point.penalty, 0))
-    distance = jnp.where(level > 0, 0.5 * level / jnp.where(size > 0, size, 1), 1)
-    scale = jnp.where(size > 0, size / distance, 1)
-    forward = _tree.axpy(-1 / scale, point.grad, point.x)
-    image = problem.regularizer.prox(forward, 1 / scale)
-    subgradient = _tree.scale(scale, _tree.subtract(forward, image))  # of h at the image: |d + s| is the prox-gradient
-    point = point._replace(subgradient=subgradient, gap=_tree.norm(_tree.axpy(1, subgradient, point.grad)))
-    started = state._replace(point=point, mode=jnp.int32(_MOVE), scale=scale, start=point.value + point.penalty)
-    return started._replace(accuracy=jnp.full_like(scale, 0.1), first_gap=point.gap, best_gap=point.gap)
-
-
-def _after_refine(state: AdaptiveState, point: Point) -> AdaptiveState:
-    better = jnp.isfinite(point.value) & jnp.isfinite(point.gap)
-    return state._replace(
-        point=_tree.where(better, point, state.point), mode=jnp.int32(_MOVE), refined=jnp.asarray(True)
+def _after(state: AdaptiveState, new: Point) -> tuple[AdaptiveState, Scalar, Bool[Array, ""]]:
+    """The state after a look at the trial point, the length of the move, and whether it was taken."""
+    old, stays = state.at, ~state.started | state.steering.refine
+    dx, dd = _tree.subtract(new.x, old.x), _tree.subtract(new.found.grad, old.found.grad)
+    move, length = _move(old, new, dx), _tree.norm(dx)
+    decision = decide(move)
+    clear = _tree.norm(dd) > new.found.error + old.found.error
+    pairs, kept = _lbfgs.push(state.pairs, ravel_pytree(dx)[0], ravel_pytree(dd)[0], _LEAST_COSINE)
+    learned = kept & clear & move.usable & ~stays
+    finite = jnp.isfinite(new.found.value) & jnp.isfinite(new.gap) & (new.found.outcome <= Outcome.ROUGH)
+    taken = jnp.where(stays, finite, decision.taken)
+    steering = _tree.where(stays, state.steering, state.steering.after(decision, length, learned))
+    refined = steering.refined | state.steering.refine
+    return (
+        state._replace(
+            at=_tree.where(taken, new, old),
+            pairs=_tree.where(learned, pairs, state.pairs),
+            steering=steering._replace(refine=steering.refine & ~stays, refined=refined),
+            watch=_tree.where(stays, state.watch, state.watch.after(decision, new.gap, length)),
+            started=jnp.asarray(True),
+            moved=state.moved | (taken & ~stays),
+            carry=new.found.carry,
+        ),
+        length,
+        taken,
     )
 
 
-def _after_move(state: AdaptiveState, target: Target, new: Point) -> AdaptiveState:
-    old = state.point
-    dx, dd = _tree.subtract(new.x, old.x), _tree.subtract(new.grad, old.grad)
+def _move(old: Point, new: Point, dx: PyTree) -> Move:
+    there, back = _tree.dot(old.found.grad, dx), _tree.dot(new.found.grad, dx)
     penalty = new.penalty - old.penalty
-    predicted = -(_tree.dot(old.grad, dx) + penalty)
-    by_value = (new.value - old.value) + penalty
-    by_gradients = 0.5 * (_tree.dot(old.grad, dx) + _tree.dot(new.grad, dx)) + penalty
-    eps = float(jnp.finfo(new.value.dtype).eps)
-    size = jnp.abs(new.value) + jnp.abs(old.value) + jnp.abs(new.penalty) + jnp.abs(old.penalty)
-    rounding = 10 * eps * size
-    noise = 10 * (rounding + new.value_error + old.value_error)
-
-    finite = jnp.isfinite(by_value) & jnp.isfinite(new.gap) & (new.linear.status <= SOLVED) & ~new.unsolved
-    visible = jnp.abs(by_value) > noise
-    enough = by_value <= -_SUFFICIENT_DECREASE * jnp.maximum(predicted, 0)
-    # A rise within an error larger than the gain that was hoped for: nothing is known, so nothing is risked.
-    blind = (by_value > rounding) & (new.value_error + old.value_error > jnp.maximum(predicted, rounding))
-    taken = finite & jnp.where(visible, enough, (by_gradients <= rounding) & ~blind)
-    at_odds = jnp.abs(by_value - by_gradients) > jnp.maximum(0.5 * jnp.abs(by_value), rounding)
-    misled = at_odds & (2 * jnp.abs(by_gradients) < jnp.abs(by_value))
-    doubtful = ~taken & finite & (misled | blind) & ~state.refined
-
-    step, change = ravel_pytree(dx)[0], ravel_pytree(dd)[0]
-    pairs, learned = secant.push(state.pairs, step, change, 1e-8)
-    pairs = _tree.where(finite, pairs, state.pairs)
-    sigma = target.sigma
-    shrunk = jnp.where(state.shift > 1e-3 * sigma, state.shift / 10, 0)
-    grown = jnp.maximum(4 * state.shift, jnp.where(state.pairs.pushed > 0, 0.3, 1.0) * sigma)
-    wanted = 0.3 * ACCURACY * ratio(new.gap, state.trust * _tree.norm(dd))
-    accuracy = jnp.where(finite, jnp.clip(wanted, 1e-6, 0.3), state.accuracy)
-    progress = (taken & visible) | (new.gap <= 0.9 * state.best_gap)
-    return state._replace(
-        point=_tree.where(taken, new, old),
-        pairs=pairs,
-        mode=jnp.where(doubtful, _REFINE, _MOVE).astype(jnp.int32),
-        accuracy=accuracy,
-        trust=jnp.where(taken, jnp.maximum(1, 0.7 * state.trust), jnp.where(doubtful, 10, 1) * state.trust),
-        shift=jnp.where(taken, shrunk, jnp.where(doubtful, state.shift, grown)),
-        relax=jnp.where(learned, 1, jnp.where(taken, 0.3, 1) * state.relax),
-        refined=~taken & state.refined,
-        idle=jnp.where(progress, 0, state.idle + (~visible).astype(jnp.int32)),
-        best_gap=jnp.where(finite, jnp.minimum(state.best_gap, new.gap), state.best_gap),
-        first_decrease=jnp.where(state.first_decrease > 0, state.first_decrease, jnp.maximum(predicted, 0)),
-        longest=jnp.maximum(state.longest, _tree.norm(dx)),
+    sizes = [jnp.abs(a) for a in (new.found.value, old.found.value, new.penalty, old.penalty)]
+    errors = new.found.error + old.found.error
+    exact = new.found.error <= _TOLERABLE * jnp.maximum(new.gap, old.gap)
+    usable = exact & (new.found.outcome <= Outcome.ROUGH) & jnp.isfinite(new.found.value) & jnp.isfinite(new.gap)
+    return Move(
+        predicted=-(there + penalty),
+        by_value=(new.found.value - old.found.value) + penalty,
+        by_slopes=0.5 * (there + back) + penalty,
+        size=sizes[0] + sizes[1] + sizes[2] + sizes[3],
+        value_error=new.found.value_error + old.found.value_error,
+        slope_error=0.5 * _tree.norm(dx) * errors,
+        usable=usable & jnp.isfinite(new.penalty),
     )
 
 
-def _fault(before: AdaptiveState, after: AdaptiveState, point: Point) -> Int[Array, ""]:
+def _proposed(problem: Problem, before: AdaptiveState, state: AdaptiveState) -> tuple[AdaptiveState, Int[Array, ""]]:
+    """The state with its next trial, and the proxes that took."""
+    at, first, model = state.at, ~before.started, _lbfgs.model(state.pairs)
+    size = jnp.where(first, _tree.norm(at.found.grad), at.gap)
+    radius = jnp.where(first, _first_radius(at, size), state.steering.radius)
+    b = model.scaled(state.steering.relax, ratio(size, radius))
+    ahead = propose(problem.regularizer, at.x, at.found.grad, b, state.pairs.pushed > 0)
+    again = Target(at.x, at.subgradient, jnp.int32(0))
+    # Until a trial is taken, the subgradient is one at the first trial: |d + s| is the size of the prox-gradient step.
+    at = _tree.where(first, at._replace(subgradient=ahead.subgradient), at)
+    at = at._replace(gap=_tree.norm(_tree.axpy(1, at.subgradient, at.found.grad)))
+    seen = jnp.maximum(state.watch.steepest, at.gap)
+    watch = Watch(radius, at.gap, seen, radius, state.watch.idle)
+    state = state._replace(
+        at=at,
+        trial=_tree.where(state.steering.refine, again, ahead),
+        steering=state.steering._replace(radius=radius),
+        watch=_tree.where(first, watch, state.watch),
+    )
+    return _measured(state, model, ahead), ahead.proxes
+
+
+def _measured(state: AdaptiveState, model: Model, ahead: Target) -> AdaptiveState:
+    """The state with the two numbers that rtol refers to."""
+    at = state.at
+    way = ravel_pytree(_tree.subtract(at.x, state.x0))[0]
+    built = model @ way
+    residual = _tree.axpy(1, at.subgradient, at.found.grad)
+    promised = jnp.abs(_tree.dot(residual, _tree.subtract(ahead.x, at.x)))
+    # Trials that were refused may have met far larger curvature than there is on the way: no more is built up than the
+    # steepest point on it shows.
+    yardstick = jnp.minimum(jnp.linalg.norm(built), state.watch.steepest)
+    energy = jnp.minimum(way @ built, jnp.linalg.norm(way) * yardstick)
+    return state._replace(yardstick=yardstick, promise=ratio(promised, energy, jnp.inf))
+
+
+def _relative(state: AdaptiveState, stationarity: Scalar) -> Scalar:
+    """The larger of the two ratios that rtol refers to."""
+    slopes = ratio(stationarity, state.yardstick, jnp.inf)
+    return jnp.where(stationarity > 0, jnp.maximum(slopes, state.promise), 0)
+
+
+def _first_radius(at: Point, slope: Scalar) -> Scalar:
+    """The length of x0, the only one there is before curvature is known; from 0, what half of the objective takes."""
+    length = _tree.norm(at.x)
+    level = jnp.abs(at.found.value + jnp.where(jnp.isfinite(at.penalty), at.penalty, 0))
+    guess = _FIRST_GAIN * ratio(level, slope)
+    return jnp.where(length > 0, length, jnp.where(guess > 0, guess, 1))
+
+
+def _fault(
+    before: AdaptiveState, after: AdaptiveState, new: Point, length: Scalar, taken: Bool[Array, ""]
+) -> Int[Array, ""]:
     """Why the run cannot go on, if it cannot."""
-    starting = before.mode == _START
-    objective = after.point.value + after.point.penalty
-    gained = after.start - objective
-    level = jnp.maximum(jnp.abs(after.start), after.first_decrease)
-    # At a kink the curvature met grows without bound and the steps shrink to nothing, but the gradient does not fall.
-    tiny = float(jnp.finfo(objective.dtype).eps) ** 0.75
-    step = _tree.norm(_tree.subtract(point.x, before.point.x))
-    stuck = (step <= tiny * before.longest) & (after.point.gap > 0.1 * after.first_gap)
+    outcome, moves = new.found.outcome, before.started & ~before.steering.refine
+    found, watch = after.at.found, after.watch
+    eps = float(jnp.finfo(found.value.dtype).eps)
+    still = (found.terms == 0) & (_tree.norm(_tree.subtract(after.trial.x, after.at.x)) == 0)
+    stuck = moves & (length <= eps**_KINK * watch.longest) & ~taken
+    far = _tree.norm(_tree.subtract(after.at.x, after.x0)) > UNBOUNDED * watch.radius
     ends = {
-        Fault.INFEASIBLE_START: starting & ~jnp.isfinite(point.penalty),
-        Fault.LOWER_UNSOLVED: starting & point.unsolved & jnp.isfinite(point.gap),
-        Fault.UNBOUNDED: ~starting & (gained > 1e10 * level),
-        Fault.NONSMOOTH: (before.mode == _MOVE) & stuck,
-        Fault.PRECISION: after.idle >= 10,
+        Fault.INFEASIBLE_START: ~before.started & ~jnp.isfinite(new.penalty),
+        Fault.NONFINITE_START: ~before.started & (outcome == Outcome.NONFINITE),
+        Fault.NEGATIVE_CURVATURE: (~before.started | stuck) & (outcome == Outcome.NEGATIVE_CURVATURE),
+        Fault.LOWER_UNSOLVED: ~before.started & (outcome == Outcome.UNSOLVED),
+        Fault.FLAT_START: ~before.started & still,
+        Fault.UNBOUNDED: moves & far & (after.at.gap > _STEEP * watch.steepest),
+        Fault.PRECISION: (moves & (watch.idle >= _MOST_IDLE)) | (stuck & (outcome > Outcome.OK)),
+        Fault.NONSMOOTH: stuck,
     }
     return jnp.select(list(ends.values()), list(ends), Fault.NONE).astype(jnp.int32)
 
 
-def _room(like: PyTree, most: int) -> int:
-    return int(max(2, min(most, _LARGEST_MEMORY // max(1, 2 * _size(like)))))
+def _linear(found: Evaluation) -> LinearInfo:
+    none = jnp.int32(0)
+    return LinearInfo(jnp.int32(int(LinearStatus.OK)), found.adjoint_residual, none, none)
 
 
-def _size(tree: PyTree) -> int:
-    return sum(leaf.size for leaf in jax.tree.leaves(tree))
+def PenaltyProxBiO(penalty: float | None = None, memory: int = _MEMORY) -> AdaptiveProxBiO:
+    """`AdaptiveProxBiO(Penalty(penalty), memory)`: the default solver without second derivatives.
+
+    >>> from proxbi import minimize
+    >>> from proxbi.analytic import scalar_problem
+    >>> x0 = y0 = jnp.array(0.0)
+    >>> result = minimize(scalar_problem(), x0, y0, PenaltyProxBiO(), rtol=1e-4)
+    >>> print(result.x.round(3), result.status.name, result.counts.hvp)  # the minimiser is 2
+    2.0 CONVERGED 0
+    """
+    return AdaptiveProxBiO(Penalty(penalty), memory)

@@ -26,7 +26,7 @@ from proxbi.linear import CG
 from proxbi.lower import GradientDescent, Nesterov
 from proxbi.problem import Counts, Problem
 from proxbi.regularizers import Zero
-from proxbi.solvers._base import Info, Solver
+from proxbi.solvers._base import Info, Solver, fault_of
 
 
 class ProxBiOState(NamedTuple):
@@ -36,6 +36,7 @@ class ProxBiOState(NamedTuple):
     y: PyTree
     aux: PyTree
     subgradient: PyTree
+    x0: PyTree
     started: Bool[Array, ""]
 
 
@@ -56,7 +57,7 @@ class ProxBiO(Solver):
     >>> from proxbi.analytic import scalar_problem
     >>> solver = ProxBiO(AID(GradientDescent(0.25, steps=5), CG(steps=1)), step_size=0.5)
     >>> x0 = y0 = jnp.array(0.0)
-    >>> print(minimize(scalar_problem(), solver, x0, y0, steps=50).x.round(4))  # the minimiser is 2
+    >>> print(minimize(scalar_problem(), x0, y0, solver, steps=50).x.round(4))  # the minimiser is 2
     2.0
     """
 
@@ -78,7 +79,7 @@ class ProxBiO(Solver):
                 "use the proximal variant, or a Problem without regularizer."
             )
         aux = self.hypergradient.init(problem, x, y)
-        return ProxBiOState(x, y, aux, _tree.zeros_like(x), jnp.asarray(False))
+        return ProxBiOState(x, y, aux, _tree.zeros_like(x), x, jnp.asarray(False))
 
     def step(self, problem: Problem, state: ProxBiOState, key: PRNGKeyArray) -> tuple[ProxBiOState, Info]:
         beta = self.step_size
@@ -90,8 +91,18 @@ class ProxBiO(Solver):
         mapping = _tree.norm(_tree.axpy(1, subgradient, estimate.grad))  # |x_k - x_{k+1}| / beta, for the first step
         gap = _tree.norm(_tree.axpy(1, state.subgradient, estimate.grad))
         counts = estimate.counts + Counts(prox=int(self.proximal))
-        info = Info(jnp.where(state.started, gap, mapping), estimate.lower_residual, estimate.linear, counts)
-        return ProxBiOState(x, estimate.y, estimate.aux, subgradient, jnp.asarray(True)), info
+        stationarity = jnp.where(state.started, gap, mapping)
+        # The curvature that a step of beta suits is 1 / beta: over the way from x0 it builds up this gradient.
+        built = _tree.norm(_tree.subtract(state.x, state.x0)) / beta
+        info = Info(
+            stationarity,
+            estimate.lower_residual,
+            estimate.linear,
+            counts,
+            fault_of(estimate.linear, estimate.lower_residual),
+            jnp.where(built > 0, stationarity / jnp.where(built > 0, built, 1), jnp.inf),
+        )
+        return ProxBiOState(x, estimate.y, estimate.aux, subgradient, state.x0, jnp.asarray(True)), info
 
 
 PAPER_SOLVERS = tuple(

@@ -13,6 +13,7 @@ from jax.flatten_util import ravel_pytree
 from jaxtyping import PRNGKeyArray, PyTree
 
 from proxbi import _check, _tree
+from proxbi._validate import checked
 from proxbi.hypergradient import AID
 from proxbi.linear import CG, Direct, LinearSolver
 from proxbi.lower import GradientDescent, LowerSolver
@@ -25,7 +26,6 @@ from proxbi.theory.potential import algorithm_1, record
 from proxbi.theory.probes import rays
 from proxbi.theory.reference import Exactly, Newton, Reference, computed
 from proxbi.theory.report import Finding, Report
-from proxbi.validate import checked
 
 DENSE = 400
 """Up to this dimension of y the adjoint systems are solved by Cholesky, beyond it by conjugate gradients."""
@@ -59,7 +59,7 @@ def verify(
     ['1.1: g strongly convex in y']
     """
     _check.positive_int("steps", steps)
-    problem, x0, y0 = checked(problem, ProxBiO(AID(GradientDescent(1.0, steps=1)), 1.0), x0, y0)
+    problem, x0, y0, _ = checked(problem, ProxBiO(AID(GradientDescent(1.0, steps=1)), 1.0), x0, y0)
     estimated, keys = constants is None, jax.random.split(jax.random.key(seed), 3)
     here = spectrum(problem, [(x0, y0)], keys[0])
     if not here.finding.holds:

@@ -16,13 +16,14 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float
 
-from proxbi.checkpoint import Snapshot
+from proxbi._minimize import minimize
 from proxbi.cleaning.method.settings import history_row
 from proxbi.cleaning.method.ways import Task
 from proxbi.cleaning.problem import cross_entropy, hyper_cleaning
 from proxbi.datasets import Labelled
-from proxbi.minimize import minimize
+from proxbi.hypergradient import Implicit
 from proxbi.regularizers import NegativeCappedL1
+from proxbi.result import Snapshot
 from proxbi.solvers import AdaptiveProxBiO
 
 START, RIDGE, STRENGTH, CAP = 2.0, 2e-4, 0.1, 4.0
@@ -69,7 +70,16 @@ def _solve(
         losses = [past["held_out"] for past in history]
         return len(losses) - int(np.argmin(losses)) > PATIENCE
 
-    minimize(problem, AdaptiveProxBiO(inner_steps=50), x0, y0, steps=STEPS, every=1, callbacks=[watch], throw=False)
+    minimize(
+        problem,
+        x0,
+        y0,
+        AdaptiveProxBiO(Implicit(inner_steps=200)),
+        steps=STEPS,
+        every=1,
+        callbacks=[watch],
+        throw=False,
+    )
     return np.asarray(jax.nn.sigmoid(best)), history
 
 

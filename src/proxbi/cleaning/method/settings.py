@@ -28,14 +28,14 @@ import numpy as np
 from jax.scipy.linalg import cho_factor, cho_solve
 from jaxtyping import Array, Float
 
+from proxbi._minimize import minimize
 from proxbi._tree import Scalar
-from proxbi.checkpoint import Snapshot
 from proxbi.cleaning.method.kernel import gaussian, product
 from proxbi.cleaning.method.noise import Given, Noise, joint, symmetric_confusion
-from proxbi.minimize import minimize
+from proxbi.hypergradient import Implicit
 from proxbi.problem import Counts, Problem
 from proxbi.regularizers import Box, Regularizer, Separable, SquaredL2
-from proxbi.result import Status
+from proxbi.result import Snapshot, Status
 from proxbi.solvers import AdaptiveProxBiO
 
 Settings = dict[str, Float[Array, "..."]]
@@ -49,7 +49,7 @@ BOXES = {
 }
 START = {"bandwidth": -1.5, "ridge": -1.0, "temperature": -2.5, "rate": -2.0}
 STEPS, TOL = 60, 2e-3
-SOLVER = AdaptiveProxBiO(inner_steps=100)  # in single precision more gain nothing
+SOLVER = AdaptiveProxBiO(Implicit(inner_steps=400))  # in single precision more gain nothing
 
 
 class Part(NamedTuple):
@@ -105,7 +105,7 @@ def solve(sample: Sample, x0: Settings, held_out: Part) -> Solved:
             least, best = row["objective"], x
 
     y0 = jnp.asarray(np.zeros(sample.belief.shape, sample.belief.dtype))
-    result = minimize(problem, SOLVER, x0, y0, steps=STEPS, every=1, tol=TOL, callbacks=[watch], throw=False)
+    result = minimize(problem, x0, y0, SOLVER, steps=STEPS, every=1, tol=TOL, callbacks=[watch], throw=False)
     history = [history_row(row, *both) for row, both in zip(result.history, losses, strict=True)]
     return Solved(best, history, result.status)
 

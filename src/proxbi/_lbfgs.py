@@ -20,7 +20,7 @@ from proxbi import _tree
 from proxbi._tree import Scalar
 
 
-class Secants(NamedTuple):
+class Pairs(NamedTuple):
     """A ring buffer of pairs; leaves have a leading axis for the pairs."""
 
     steps: PyTree
@@ -30,14 +30,14 @@ class Secants(NamedTuple):
     pushed: Int[Array, ""]
 
 
-def empty(like: PyTree, pairs: int) -> Secants:
+def empty(like: PyTree, pairs: int) -> Pairs:
     """Room for `pairs` pairs of vectors shaped as `like`."""
     stack = jax.tree.map(lambda leaf: jnp.zeros((pairs, *leaf.shape), leaf.dtype), like)
     dtype = jnp.result_type(*jax.tree.leaves(like))
-    return Secants(stack, stack, jnp.zeros(pairs, dtype), jnp.int32(0))
+    return Pairs(stack, stack, jnp.zeros(pairs, dtype), jnp.int32(0))
 
 
-def push(secants: Secants, step: PyTree, product: PyTree, least_cosine: float) -> tuple[Secants, Bool[Array, ""]]:
+def push(pairs: Pairs, step: PyTree, product: PyTree, least_cosine: float) -> tuple[Pairs, Bool[Array, ""]]:
     """The pair in the place of the oldest, and whether it was kept: it is not where the cosine between s and H s is
     at most `least_cosine`, because H is not positive along s or rounding hides that it is.
     """
@@ -47,16 +47,16 @@ def push(secants: Secants, step: PyTree, product: PyTree, least_cosine: float) -
     curvature = _tree.dot(step, product)
     size = _tree.norm(product)
     keep = (length > 0) & (curvature > least_cosine * size) & jnp.isfinite(size)
-    place = secants.pushed % len(secants.curvatures)
+    place = pairs.pushed % len(pairs.curvatures)
 
     def write(stack: Array, new: Array) -> Array:
         return stack.at[place].set(jnp.where(keep, new, stack[place]))
 
-    return Secants(
-        jax.tree.map(write, secants.steps, step),
-        jax.tree.map(write, secants.products, product),
-        write(secants.curvatures, curvature),
-        secants.pushed + keep.astype(jnp.int32),
+    return Pairs(
+        jax.tree.map(write, pairs.steps, step),
+        jax.tree.map(write, pairs.products, product),
+        write(pairs.curvatures, curvature),
+        pairs.pushed + keep.astype(jnp.int32),
     ), keep
 
 
@@ -72,7 +72,7 @@ def push(secants: Secants, step: PyTree, product: PyTree, least_cosine: float) -
 class Inverse(NamedTuple):
     """M, close to the inverse of H on the span of the pairs; `inverse(pairs) @ r` applies it."""
 
-    pairs: Secants
+    pairs: Pairs
     triangle: Float[Array, "pairs pairs"]
     """R^-1, its rows and columns in the places of the pairs; not used on a CPU."""
 
@@ -80,7 +80,7 @@ class Inverse(NamedTuple):
         return jax.lax.platform_dependent(self, r, cpu=two_loops, default=compact)
 
 
-def inverse(pairs: Secants) -> Inverse:
+def inverse(pairs: Pairs) -> Inverse:
     """The inverse BFGS matrix of the pairs; the identity without any."""
     return Inverse(pairs, jax.lax.platform_dependent(pairs, cpu=_no_triangle, default=inverted_triangle))
 
@@ -118,7 +118,7 @@ def compact(m: Inverse, r: PyTree) -> PyTree:
     return jax.tree.map(lambda leaf, stack: gamma.astype(leaf.dtype) * leaf + _combined(c, stack), t, pairs.steps)
 
 
-def inverted_triangle(pairs: Secants) -> Float[Array, "pairs pairs"]:
+def inverted_triangle(pairs: Pairs) -> Float[Array, "pairs pairs"]:
     """R^-1, row by row from the newest pair on: row i of R R^-1 = I is d_i x_i + sum over newer j of R_ij x_j = e_i."""
     count, weights = len(pairs.curvatures), _reciprocal(pairs.curvatures)
     place = jnp.arange(count, dtype=pairs.pushed.dtype)
@@ -134,11 +134,11 @@ def inverted_triangle(pairs: Secants) -> Float[Array, "pairs pairs"]:
     return jax.lax.fori_loop(0, count, row, jnp.zeros_like(identity))
 
 
-def _no_triangle(pairs: Secants) -> Float[Array, "pairs pairs"]:
+def _no_triangle(pairs: Pairs) -> Float[Array, "pairs pairs"]:
     return jnp.zeros((len(pairs.curvatures), len(pairs.curvatures)), pairs.curvatures.dtype)
 
 
-def _gamma(pairs: Secants) -> Scalar:
+def _gamma(pairs: Pairs) -> Scalar:
     """<s, q> / |q|^2 of the newest pair, the smaller of the two usual choices; 1 without pairs."""
     newest = (pairs.pushed - 1) % len(pairs.curvatures)
     product = jax.tree.map(lambda stack: stack[newest], pairs.products)
@@ -165,6 +165,12 @@ def _combined(factors: Float[Array, " pairs"], stack: Float[Array, "pairs *shape
     return jnp.tensordot(factors.astype(stack.dtype), stack, 1, precision=_EXACT)
 
 
+def newest(pairs: Pairs) -> Scalar:
+    """|H s| / |s| of the newest pair; 0 without pairs."""
+    place = (pairs.pushed - 1) % len(pairs.curvatures)
+    return _tree.norm(jax.tree.map(lambda stack: stack[place], pairs.products))
+
+
 class Model(NamedTuple):
     """B = sigma I + Q (T - sigma I) Q' in the space of flat vectors."""
 
@@ -181,16 +187,15 @@ class Model(NamedTuple):
         return Model(factor * self.sigma + shift, self.basis, factor * self.inner)
 
 
-def model(secants: Secants, sigma: Scalar) -> Model:
-    """The BFGS matrix of the pairs, oldest first, started from a multiple of I: |q| / |s| of the newest pair, or
-    `sigma` without pairs. (Of the two usual choices <s, q>/<s, s> is too bold and <q, q>/<s, q> too shy: this is their
-    geometric mean.) Updates are carried out on T alone, r = min(n, 2 pairs) rows, where they are exact.
+def model(pairs: Pairs) -> Model:
+    """The BFGS matrix of the pairs, oldest first, started from a multiple of I: |q| / |s| of the newest pair, and 0
+    without pairs. (Of the two usual choices <s, q>/<s, s> makes steps too long and <q, q>/<s, q> too short: this is
+    their geometric mean.) Updates are carried out on T alone, r = min(n, 2 pairs) rows, where they are exact.
     """
-    pairs = len(secants.curvatures)
-    order = (secants.pushed + jnp.arange(pairs, dtype=secants.pushed.dtype)) % pairs
-    steps, products, curvatures = secants.steps[order], secants.products[order], secants.curvatures[order]
-    newest, filled = products[-1], curvatures[-1] > 0
-    sigma = jnp.where(filled, jnp.linalg.norm(newest), sigma)
+    count = len(pairs.curvatures)
+    order = (pairs.pushed + jnp.arange(count, dtype=pairs.pushed.dtype)) % count
+    steps, products, curvatures = pairs.steps[order], pairs.products[order], pairs.curvatures[order]
+    sigma = jnp.where(curvatures[-1] > 0, jnp.linalg.norm(products[-1]), 0)
     basis = jnp.linalg.qr(jnp.concatenate([steps, products]).T)[0]
     small_steps, small_products = steps @ basis, products @ basis
 
@@ -202,5 +207,5 @@ def model(secants: Secants, sigma: Scalar) -> Model:
         return jnp.where(valid, b - jnp.outer(bs, bs) / old + jnp.outer(q, q) / new, b)
 
     identity = jnp.eye(basis.shape[1], dtype=basis.dtype)
-    inner = jax.lax.fori_loop(0, pairs, update, sigma * identity)
+    inner = jax.lax.fori_loop(0, count, update, sigma * identity)
     return Model(sigma, basis, inner - sigma * identity)

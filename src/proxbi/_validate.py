@@ -12,16 +12,19 @@ from jaxtyping import PyTree
 
 from proxbi import _check
 from proxbi.problem import Problem
-from proxbi.solvers import Solver, traced_step
+from proxbi.solvers import Solver
 
 
-def checked(problem: Problem, solver: Solver, x0: PyTree, y0: PyTree) -> tuple[Problem, PyTree, PyTree]:
-    """The arguments with JAX arrays for leaves, or an error that says which of them is wrong and why."""
+def checked(problem: Problem, solver: Solver, x0: PyTree, y0: PyTree) -> tuple[Problem, PyTree, PyTree, PyTree]:
+    """The arguments with JAX arrays for leaves and the solver's first state, or an error that says which of them is
+    wrong and why.
+    """
     if not isinstance(problem, Problem):
         raise TypeError(f"problem must be a proxbi Problem, got {type(problem).__name__}.")
     if not isinstance(solver, Solver):
         raise TypeError(f"solver must be a proxbi Solver such as ProxBiO(...), got {type(solver).__name__}.")
     x0, y0 = _check.float_tree("x0", x0), _check.float_tree("y0", y0)
+    _require_one_dtype(x0, y0)
     problem = eqx.tree_at(
         lambda p: p.data, problem, _check.data_tree("data", problem.data), is_leaf=lambda d: d is None
     )
@@ -30,8 +33,23 @@ def checked(problem: Problem, solver: Solver, x0: PyTree, y0: PyTree) -> tuple[P
     _require_use(problem, x0, y0)
     _require_same("regularizer", "prox", x0, lambda: problem.regularizer.prox(x0, 1.0))
     state = solver.init(problem, x0, y0)
-    _require_same("solver", "step", state, lambda: traced_step(problem, solver, state, jax.random.key(0))[0])
-    return problem, x0, y0
+    _require_same("solver", "step", state, lambda: solver.step(problem, state, jax.random.key(0))[0])
+    return problem, x0, y0, state
+
+
+def _require_one_dtype(x: PyTree, y: PyTree) -> None:
+    """Norms, steps and tolerances are of one precision."""
+    named = [
+        (name + jax.tree_util.keystr(path), leaf.dtype)
+        for name, tree in (("x0", x), ("y0", y))
+        for path, leaf in jax.tree_util.tree_leaves_with_path(tree)
+    ]
+    for name, dtype in named:
+        if dtype not in (jnp.float32, jnp.float64):
+            raise TypeError(f"{name} is {dtype}: solvers need float32 or float64; convert it with .astype.")
+        if dtype != named[0][1]:
+            first, other = named[0]
+            raise TypeError(f"{first} is {other}, but {name} is {dtype}: give all of x0 and y0 one dtype.")
 
 
 def _require_scalar(name: str, objective: Callable[..., Any], x: PyTree, y: PyTree) -> None:

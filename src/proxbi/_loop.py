@@ -3,7 +3,7 @@
 `advance` serves `minimize`: it stops at the last good state. `run` is for `vmap` and stops for nothing.
 """
 
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -11,9 +11,8 @@ from jaxtyping import Array, Int, PRNGKeyArray, PyTree
 
 from proxbi import _compile, _tree
 from proxbi._tree import Scalar
-from proxbi.linear import LinearStatus
 from proxbi.problem import Counts, Problem
-from proxbi.solvers import Fault, Info, Solver, traced_step
+from proxbi.solvers import Fault, Info, Solver
 
 
 def run(
@@ -39,6 +38,18 @@ def run(
     return jax.lax.scan(step, solver.init(problem, x0, y0), jnp.arange(steps))
 
 
+class Goal(NamedTuple):
+    """The tolerances; -1 where there is none."""
+
+    tol: Scalar | float = -1.0
+    rtol: Scalar | float = -1.0
+
+    def reached(self, info: Any) -> Any:
+        """Whether an `Info`, a `Certificate` or a row is as stationary as asked for."""
+        tol, rtol = (jnp.asarray(a, jnp.result_type(info.stationarity)) for a in self)
+        return (info.stationarity <= tol) | (info.relative <= rtol)
+
+
 class Chunk(NamedTuple):
     """The carry of the compiled loop."""
 
@@ -49,10 +60,6 @@ class Chunk(NamedTuple):
     info: Info
 
 
-HEALTHY, DIVERGED, NEGATIVE_CURVATURE, ADJOINT_NONFINITE = 0, -1, -2, -3
-"""The faults that end a chunk, beside a solver's own (`Fault`, positive numbers)."""
-
-
 @_compile.jit
 def advance(
     problem: Problem,
@@ -61,16 +68,20 @@ def advance(
     key: PRNGKeyArray,
     first: Int[Array, ""],
     steps: Int[Array, ""],
-    tol: Scalar,
+    goal: Goal,
+    calls: Int[Array, ""],
 ) -> Chunk:
-    """Up to `steps` steps from `state`; stops at the last good state when a step breaks down, and at the first one
-    that is stationary to `tol` if the solver knows. `steps` and `tol` are dynamic: one program for all.
+    """Up to `steps` steps from `state`, and no further one after `calls` oracle calls; stops at the last good state
+    when a step breaks down, and at the first one that reaches the goal if the solver knows. All numbers are dynamic:
+    one program for all.
     """
 
     def body(at: Chunk) -> Chunk:
-        state, info = traced_step(problem, solver, at.state, jax.random.fold_in(key, first + at.steps))
-        fault = _fault(state, info)
-        good = fault == HEALTHY
+        state, info = solver.step(problem, at.state, jax.random.fold_in(key, first + at.steps))
+        fault = jnp.where(_tree.all_finite((state.x, state.y)), jnp.asarray(info.fault), int(Fault.DIVERGED))
+        # Whatever broke at iterates whose products overflow broke because they had run away.
+        fault = jnp.where((fault != Fault.NONE) & _overflows(state), int(Fault.DIVERGED), fault).astype(jnp.int32)
+        good = fault == Fault.NONE
         return Chunk(
             state=_tree.where(good, state, at.state),
             steps=at.steps + jnp.where(good, 1, 0),
@@ -79,31 +90,23 @@ def advance(
             info=_tree.where(good | (at.steps == 0), info, at.info),  # of the last good step, if there was one
         )
 
-    _, shapes = jax.eval_shape(traced_step, problem, solver, state, key)
+    _, shapes = jax.eval_shape(solver.step, problem, state, key)
     blank = jax.tree.map(lambda leaf: jnp.zeros(leaf.shape, leaf.dtype), shapes)
     none = Counts(*[jnp.int32(0)] * len(vars(Counts())))
-    start = Chunk(state, jnp.int32(0), jnp.int32(HEALTHY), none, blank)
+    start = Chunk(state, jnp.int32(0), jnp.int32(Fault.NONE), none, blank)
 
     def more(at: Chunk) -> Array:
-        stationary = (at.steps > 0) & (at.info.stationarity <= tol.astype(at.info.stationarity.dtype))
-        done = stationary if solver.certifies_end else jnp.asarray(False)
-        return (at.steps < steps) & (at.fault == HEALTHY) & ~done
+        done = (at.steps > 0) & goal.reached(at.info) if solver.looks_ahead else jnp.asarray(False)
+        return (at.steps < steps) & (at.fault == Fault.NONE) & (at.counts.total < calls) & ~done
 
     return jax.lax.while_loop(more, body, start)
 
 
-def _fault(state: PyTree, info: Info) -> Int[Array, ""]:
-    fault = jnp.where(_tree.all_finite(state), HEALTHY, DIVERGED)
-    if info.linear is not None:
-        fault = jnp.where(info.linear.status == LinearStatus.NEGATIVE_CURVATURE, NEGATIVE_CURVATURE, fault)
-        # An adjoint that broke down because y already had is a divergence of the lower solve.
-        broken = jnp.where(jnp.isfinite(info.lower_residual), ADJOINT_NONFINITE, DIVERGED)
-        fault = jnp.where(info.linear.status == LinearStatus.NONFINITE, broken, fault)
-    # Whatever broke at iterates whose products overflow broke because they had run away.
-    fault = jnp.where((fault != HEALTHY) & _overflows(state), DIVERGED, fault)
-    return jnp.where(jnp.asarray(info.fault) != Fault.NONE, info.fault, fault).astype(jnp.int32)
-
-
 def _overflows(state: PyTree) -> Array:
-    leaves = [leaf for leaf in jax.tree.leaves(state) if jnp.issubdtype(leaf.dtype, jnp.inexact)]
-    return jnp.any(jnp.stack([jnp.any(~(jnp.abs(leaf) < float(jnp.finfo(leaf.dtype).max) ** 0.25)) for leaf in leaves]))
+    leaves = [leaf for leaf in jax.tree.leaves((state.x, state.y)) if jnp.issubdtype(leaf.dtype, jnp.inexact)]
+    return jnp.any(
+        jnp.stack([jnp.any(~(jnp.abs(leaf) < float(jnp.finfo(leaf.dtype).max) ** _OVERFLOWS)) for leaf in leaves])
+    )
+
+
+_OVERFLOWS = 0.25  # power of the largest number: products of four such numbers overflow

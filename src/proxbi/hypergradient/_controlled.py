@@ -1,0 +1,99 @@
+"""Hypergradients that control their own error: what they report, and what `AdaptiveProxBiO` asks of them."""
+
+from abc import abstractmethod
+from enum import IntEnum
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+from jaxtyping import Array, Int, PyTree
+
+from proxbi import _tree
+from proxbi._module import Module
+from proxbi._tree import Scalar
+from proxbi.problem import Counts, Problem
+
+
+class Outcome(IntEnum):
+    """How an evaluation ended."""
+
+    OK = 0
+    ROUGH = 1
+    """The error is larger than was asked for, and more work would not help or was not allowed."""
+    UNSOLVED = 2
+    """No y with a small lower gradient was found."""
+    NEGATIVE_CURVATURE = 3
+    """g_yy is not positive definite."""
+    NONFINITE = 4
+    """f, g or a derivative of them is NaN or infinite."""
+
+
+class Evaluation(NamedTuple):
+    """The hypergradient at an x, with its error."""
+
+    y: PyTree
+    v: PyTree
+    """The adjoint, g_yy v ~ f_y."""
+    grad: PyTree
+    value: Scalar
+    """Phi(x), taken as f - <v, g_y>: its error is of second order in those of y and v."""
+    error: Scalar
+    """An estimate of |grad - grad Phi(x)|."""
+    value_error: Scalar
+    """An estimate of |value - Phi(x)|."""
+    bias: Scalar
+    """A further part of the error of grad that accuracy does not lessen, and that is alike at points nearby."""
+    terms: Scalar
+    """|f_x| + |f_x - grad|: what may cancel in grad."""
+    lower_residual: Scalar
+    """|g_y(x, y)|."""
+    adjoint_residual: Scalar
+    """|f_y - g_yy v| / |f_y|."""
+    outcome: Int[Array, ""]
+    """An `Outcome`."""
+    counts: Counts
+    carry: PyTree
+    """What the next evaluation can use: warm starts beside y and v, learned curvature, step sizes."""
+
+
+class ControlledHypergradient(Module):
+    """A hypergradient that works until its error is small beside its size.
+
+    `AdaptiveProxBiO(hypergradient)` makes a solver without step sizes of any of these.
+    """
+
+    @abstractmethod
+    def init(self, problem: Problem, x: PyTree, y: PyTree) -> Evaluation:
+        """What is known before the first evaluation: y, and zeros (`unknown` makes them)."""
+
+    @abstractmethod
+    def __call__(
+        self, problem: Problem, x: PyTree, last: Evaluation, subgradient: PyTree, accuracy: Scalar
+    ) -> Evaluation:
+        """The evaluation at x, started from `last`: until its error is at most `accuracy` |grad + subgradient|."""
+
+
+def unknown(x: PyTree, y: PyTree, carry: Any) -> Evaluation:
+    """An `Evaluation` in which nothing but y and the carry is known."""
+    zero = jnp.zeros((), jnp.result_type(*jax.tree.leaves(y)))
+    counts = jax.tree.map(jnp.int32, Counts())
+    return Evaluation(
+        y=y,
+        v=_tree.zeros_like(y),
+        grad=_tree.zeros_like(x),
+        value=zero,
+        error=zero,
+        value_error=zero,
+        bias=zero,
+        terms=zero,
+        lower_residual=zero,
+        adjoint_residual=zero,
+        outcome=jnp.int32(Outcome.OK),
+        counts=counts,
+        carry=carry,
+    )
+
+
+def ratio(a: Scalar, b: Scalar, otherwise: float = 0.0) -> Scalar:
+    """a / b, or `otherwise` where b is 0."""
+    return jnp.where(b > 0, a / jnp.where(b > 0, b, 1), otherwise)
