@@ -22,6 +22,7 @@ ORDER = [
     ["certificate"],
     ["solvers"],
     ["_validate"],
+    ["_own_loop"],
     ["theory"],
     ["analytic"],
     ["_loop"],

@@ -4,6 +4,8 @@ from importlib.metadata import version as _version
 
 from proxbi._loop import run as run
 from proxbi._minimize import minimize as minimize
+from proxbi._own_loop import HypergradientInfo as HypergradientInfo
+from proxbi._own_loop import value_and_hypergradient as value_and_hypergradient
 from proxbi.callbacks import Callback as Callback
 from proxbi.callbacks import Checkpoint as Checkpoint
 from proxbi.callbacks import OracleBudget as OracleBudget
