@@ -279,7 +279,7 @@ class _Run:
     def _goal(self) -> Goal:
         """The tolerances; where a solver knows no scale of its own, rtol refers to the stationarity at the start."""
         history = self.snapshot.history
-        if self.goal.rtol < 0 or not history or history[-1]["relative"] == history[-1]["relative"]:
+        if self.goal.rtol < 0 or not history or history[-1]["relative"] is not None:
             return self.goal
         return Goal(max(self.goal.tol, self.goal.rtol * history[0]["stationarity"]), -1.0)
 
@@ -298,7 +298,7 @@ class _Run:
             "upper": upper,
             "regularizer": penalty,
             "stationarity": float(info.stationarity),
-            "relative": float(info.relative),
+            "relative": None if jnp.isnan(info.relative) else float(info.relative),
             "lower_residual": float(info.lower_residual),
             "linear_residual": None if info.linear is None else float(info.linear.residual),
             **self.snapshot.counts.as_dict(),
@@ -310,7 +310,8 @@ class _Reading:
     """A row, read as an `Info`."""
 
     def __init__(self, row: dict[str, Any]):
-        self.stationarity, self.relative = row["stationarity"], row["relative"]
+        self.stationarity = row["stationarity"]
+        self.relative = float("nan") if row["relative"] is None else row["relative"]
 
 
 @_compile.jit
