@@ -2,6 +2,7 @@
 
 from importlib.metadata import version as _version
 
+from proxbi._compare import compare as compare
 from proxbi._loop import run as run
 from proxbi._minimize import minimize as minimize
 from proxbi._own_loop import HypergradientInfo as HypergradientInfo
@@ -18,7 +19,6 @@ from proxbi.certificate import Bounds as Bounds
 from proxbi.certificate import Certificate as Certificate
 from proxbi.certificate import certify as certify
 from proxbi.checkpoint import CheckpointError as CheckpointError
-from proxbi.compare import compare as compare
 from proxbi.hypergradient import AID as AID
 from proxbi.hypergradient import ITD as ITD
 from proxbi.hypergradient import ControlledHypergradient as ControlledHypergradient
