@@ -39,6 +39,7 @@ _ROUNDING = 100.0  # units of rounding by which sums of many products may be off
 _PRODUCTS = 30  # with g_yy, for the range of its curvatures
 _KAPPA_SINGLE = 1e5  # above, float32 leaves less than two digits of a solution
 _KAPPA_DOUBLE = 1e12  # above, float64 leaves less than four
+_USEFUL = 0.1  # the error of a hypergradient, relative to it, with which it can be used
 _REACH = 0.1  # relative: how far around y* kinks are looked for
 _DIRECTIONS = 3  # that kinks are looked for along
 _WIDTH = 120  # of the page
@@ -153,8 +154,8 @@ def check(problem: Problem, x0: PyTree, y0: PyTree, *, seed: int = 0) -> Diagnos
     x, y = _check.float_tree("x0", x0), _check.float_tree("y0", y0)
     key = jax.random.key(seed)
     unsolved = _Start(problem, x, y, key, None, None)
-    looks = list(_guarded("arguments", _arguments, unsolved))
-    if looks[0].subject in ("upper", "lower"):  # it cannot even be called
+    looks = _guarded("arguments", _arguments, unsolved)
+    if not _callable(problem, x, y):
         return Diagnosis(looks)
     try:
         _, grad, found = value_and_hypergradient(problem, x, y)
@@ -178,14 +179,18 @@ def _guarded(name: str, function: Callable[[_Start], Iterable[Look]], start: _St
 # --- arguments --------------------------------------------------------------------------------------------------------
 
 
+def _callable(problem: Problem, x: PyTree, y: PyTree) -> bool:
+    """Whether f and g can be computed at all."""
+    try:
+        for name, objective in (("upper", problem.value_upper), ("lower", problem.value_lower)):
+            _validate._require_scalar(name, objective, x, y)
+    except (TypeError, ValueError):
+        return False
+    return True
+
+
 def _arguments(start: _Start) -> Iterator[Look]:
     problem, x, y = start.problem, start.x, start.y
-    for name, objective in (("upper", problem.value_upper), ("lower", problem.value_lower)):
-        try:
-            _validate._require_scalar(name, objective, x, y)
-        except (TypeError, ValueError) as error:
-            yield Look(name, "", str(error), Level.FAULT)
-            return
     try:
         _validate.checked(problem, ProxBiO(AID(GradientDescent(1.0, steps=1)), 1.0), x, y)
         yield Look("arguments", "", "minimize accepts them.")
@@ -432,20 +437,22 @@ def _curvatures(start: _Start) -> Iterator[Look]:
     kappas = []
     for name, y in places.items():
         ritz: Ritz = lower_spectrum(start.problem, start.x, y, _PRODUCTS)
-        low, high = float(ritz.smallest), float(ritz.largest)
-        eps = float(jnp.finfo(ritz.smallest.dtype).eps)
-        number = f"from {low:.3g} to {high:.3g}"
-        if not np.isfinite([low, high]).all():
-            yield Look(f"curvature at {name}", number, "g_yy is NaN or infinite. Look at the domain.", Level.FAULT)
-            continue
-        convex = low > _ROUNDING * eps * abs(high)
-        kappas += [high / low] if convex else []
-        bad = f"lower is not strongly convex in y. {_RIDGE}"
-        yield Look(
-            f"curvature at {name}", number, "strongly convex, as far as seen." if convex else bad, _level(convex)
-        )
+        low, high, dtype = float(ritz.smallest), float(ritz.largest), ritz.smallest.dtype
+        kappas += [high / low] if low > 0 else []
+        yield Look(f"curvature at {name}", f"from {low:.3g} to {high:.3g}", *_convexity(low, high, dtype))
     if kappas:
         yield _conditioning(max(kappas), jax.tree.leaves(start.y)[0].dtype)
+
+
+def _convexity(low: float, high: float, dtype: Any) -> tuple[str, Level]:
+    hidden = abs(low) <= _ROUNDING * float(jnp.finfo(dtype).eps) * high
+    if not np.isfinite([low, high]).all():
+        return "g_yy is NaN or infinite. Look at the domain.", Level.FAULT
+    if hidden and high > 0 and dtype == jnp.float32:
+        return f"float32 cannot tell the smallest from 0. Look again in float64; or: {_RIDGE}", Level.NOTE
+    if hidden or low <= 0:
+        return f"lower is not strongly convex in y. {_RIDGE}", Level.FAULT
+    return "strongly convex, as far as seen.", Level.OK
 
 
 def _conditioning(kappa: float, dtype: Any) -> Look:
@@ -510,9 +517,12 @@ def _hypergradient(start: _Start) -> Iterator[Look]:
         yield Look("hypergradient", number, flat, Level.FAULT)
         return
     error = float(start.found.error) / sizes[2]
-    rough = "its error is as large as it is. Look at the conditioning and the lower solution."
+    rough = f"too uncertain: lower has no minimiser in y, or hardly any curvature. {_RIDGE}"
     yield Look(
-        "hypergradient", f"{number}, error {error:.0e} of it", "known." if error < 1 else rough, _level(error < 1)
+        "hypergradient",
+        f"{number}, error {error:.0e} of it",
+        "known." if error < _USEFUL else rough,
+        _level(error < _USEFUL),
     )
     dead = [keystr(path) for path, leaf in tree_leaves_with_path(start.grad) if not bool(jnp.any(leaf != 0))]
     if dead:
