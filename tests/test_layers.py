@@ -32,6 +32,7 @@ ORDER = [
     ["checkpoint"],
     ["callbacks"],
     ["_minimize"],
+    ["_many"],
     ["_compare"],
     ["datasets"],
     ["plot"],
