@@ -12,9 +12,10 @@ corrections changed the hypergradient from that of the last x to d; if d depends
 
     E = (e_y / c_y + e_v / c_v) |d - d_last|                                                               (error)
 
-is the error of d. (It fails where d is far more sensitive to what is left than to what was corrected: then values and
-slopes of the outer steps disagree, and the solver asks for more accuracy.) Corrections go on until E is as small beside
-|d + s| as was asked for.
+is the error of d. Corrections go on, in rounds, until E is as small beside |d + s| as was asked for; in a further round
+d_last is the d of the round before, and c the corrections of this round. (E is too small where the d of the new x with
+the old y and v, which is not computed, was much further from d than d_last is. Then d is usually much larger than
+d_last: where it is, a second round is made in any case.)
 
 **The error of the value.** Phi^ = f - <v, g_y> has the error <e_v', H e_y> with e_v' = e_v + the error of v that is due
 to y; corrections of y by c_y went with corrections of v by c_v, so e_v' is about e_v + (c_v / c_y) e_y / 2.
@@ -40,7 +41,7 @@ from proxbi.problem import Counts, Problem
 _FIRST = 0.03  # gap / change before any is known: asks for corrections to 1e-3 at x0, when the accuracy is 0.1
 _AIM = 0.3  # the part of the allowed error that a round aims at, so that one round is usually enough
 _LOOSEST, _TIGHTEST = 0.3, 1e-6  # accuracies of a first round: looser ones teach nothing, tighter ones are rounding
-_SHARPER = 1e-3  # a further round is at most so much more accurate: its estimate may be wrong
+_SUSPECT = 10  # times as large as the last d: a second round shows whether that is an error
 _MOST_ROUNDS = 4
 _MOST_NEWTON_STEPS = 50
 _MOST_TRIES = 30  # lengths of one Newton step: down to 0.1^30 at worst, 0.9^30 at best
@@ -85,7 +86,8 @@ class _At(NamedTuple):
     lower: tuple[Scalar, PyTree]  # g and g_y
     upper: tuple[Scalar, PyTree, PyTree]  # f, f_x and f_y
     grad: PyTree
-    sizes: tuple[Scalar, Scalar]  # of the largest corrections of y and of v
+    before: PyTree  # the d of the round before, or of the last x
+    sizes: tuple[Scalar, Scalar]  # of the largest corrections of y and of v in this round
     left: tuple[Scalar, Scalar]  # what is still wrong with them
     residual: Scalar  # |f_y - H v|
     accuracy: Scalar  # of the corrections of this round
@@ -169,9 +171,9 @@ class Implicit(ControlledHypergradient):
                 conditioner=None if e.pairs is None else _lbfgs.inverse(e.pairs),
             )
             at = jax.lax.cond(
-                adjoint, lambda: _after_adjoint(problem, x, at, e, last), lambda: _after_newton(problem, x, at, e)
+                adjoint, lambda: _after_adjoint(problem, x, at, e), lambda: _after_newton(problem, x, at, e)
             )
-            return _round_judged(at, adjoint, accuracy * gap(at), steps)
+            return _round_judged(at, adjoint, last.terms > 0, accuracy * gap(at), steps)
 
         at = jax.lax.while_loop(lambda at: at.phase != _DONE, correct, first)
         return _evaluation(at, gap(at), last)
@@ -188,6 +190,7 @@ def _start(problem: Problem, x: PyTree, last: Evaluation, accuracy: Scalar) -> _
         lower=(value.astype(accuracy.dtype), gradient),
         upper=(zero, _tree.zeros_like(x), _tree.zeros_like(last.y)),
         grad=last.grad,
+        before=last.grad,
         sizes=(zero, zero),
         left=(zero, zero),
         residual=zero,
@@ -289,12 +292,12 @@ def _after_newton(problem: Problem, x: PyTree, at: _At, e: _Correction) -> _At:
     )
 
 
-def _after_adjoint(problem: Problem, x: PyTree, at: _At, e: _Correction, last: Evaluation) -> _At:
+def _after_adjoint(problem: Problem, x: PyTree, at: _At, e: _Correction) -> _At:
     """v with its correction, the hypergradient, and its error."""
     v = _tree.axpy(1, e.step, at.v)
     grad = _tree.subtract(at.upper[1], problem.cross(x, at.y)(v))
     sizes, left = (at.sizes[0], jnp.maximum(at.sizes[1], e.size)), (at.left[0], e.left)
-    change = _tree.norm(_tree.subtract(grad, last.grad))
+    change = _tree.norm(_tree.subtract(grad, at.before))
     finite = _tree.all_finite(grad) & jnp.isfinite(at.upper[0])
     return at._replace(
         v=v,
@@ -309,15 +312,19 @@ def _after_adjoint(problem: Problem, x: PyTree, at: _At, e: _Correction, last: E
     )
 
 
-def _round_judged(at: _At, adjoint: Array, allowed: Scalar, steps: Int[Array, ""]) -> _At:
+def _round_judged(at: _At, adjoint: Array, known: Array, allowed: Scalar, steps: Int[Array, ""]) -> _At:
     """After the adjoint: done, or another round of both solves, as much more accurate as the error asks for."""
     rough = at.error > allowed
-    more = rough & (at.outcome == Outcome.OK) & (at.rounds < _MOST_ROUNDS) & (at.counts.hvp < steps)
-    factor = jnp.clip(_AIM * ratio(allowed, at.error), _SHARPER, _LOOSEST)
+    suspect = (at.rounds == 1) & (_tree.norm(at.grad) > _SUSPECT * _tree.norm(at.before)) & known
+    possible = adjoint & (at.outcome == Outcome.OK) & (at.rounds < _MOST_ROUNDS) & (at.counts.hvp < steps)
+    more = possible & (rough | suspect)
+    accuracy = jnp.clip(_AIM * ratio(allowed, at.error, 1.0), _TIGHTEST, _LOOSEST)
     outcome = jnp.where(rough & ~more & (at.outcome == Outcome.OK), int(Outcome.ROUGH), at.outcome)
     return at._replace(
         phase=jnp.where(adjoint, jnp.where(more, _LOWER, _DONE), at.phase).astype(jnp.int32),
-        accuracy=jnp.where(adjoint & more, factor * at.accuracy, at.accuracy),
+        accuracy=jnp.where(more, accuracy, at.accuracy),
+        before=_tree.where(more, at.grad, at.before),
+        sizes=_tree.where(more, _tree.zeros_like(at.sizes), at.sizes),
         outcome=jnp.where(adjoint, outcome, at.outcome).astype(jnp.int32),
     )
 
