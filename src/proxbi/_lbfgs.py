@@ -88,6 +88,14 @@ def inverse(pairs: Pairs) -> Inverse:
     return Inverse(pairs, jax.lax.platform_dependent(pairs, cpu=_no_triangle, default=inverted_triangle))
 
 
+def forgotten(m: Inverse | None) -> Inverse | None:
+    """The same without pairs."""
+    if m is None:
+        return None
+    pairs = m.pairs._replace(curvatures=jnp.zeros_like(m.pairs.curvatures))
+    return Inverse(pairs, jnp.zeros_like(m.triangle))
+
+
 def two_loops(m: Inverse, r: PyTree) -> PyTree:
     """M r, pair by pair."""
     count = len(m.pairs.curvatures)

@@ -15,7 +15,8 @@ corrections changed the hypergradient from that of the last x to d; if d depends
 is the error of d. Corrections go on, in rounds, until E is as small beside |d + s| as was asked for; in a further round
 d_last is the d of the round before, and c the corrections of this round. (E is too small where the d of the new x with
 the old y and v, which is not computed, was much further from d than d_last is. Then d is usually much larger than
-d_last: where it is, a second round is made in any case.)
+d_last: where it is, a second round is made in any case, and without the pairs: those of another x, where H was quite
+different, hide errors from M.)
 
 **The error of the value.** Phi^ = f - <v, g_y> has the error <e_v', H e_y> with e_v' = e_v + the error of v that is due
 to y; corrections of y by c_y went with corrections of v by c_v, so e_v' is about e_v + (c_v / c_y) e_y / 2.
@@ -42,6 +43,8 @@ _FIRST = 0.03  # gap / change before any is known: asks for corrections to 1e-3 
 _AIM = 0.3  # the part of the allowed error that a round aims at, so that one round is usually enough
 _LOOSEST, _TIGHTEST = 0.3, 1e-6  # accuracies of a first round: looser ones teach nothing, tighter ones are rounding
 _SUSPECT = 10  # times as large as the last d: a second round shows whether that is an error
+_LARGEST_RESIDUAL = 0.1  # of the adjoint equation, relative to its right side
+_BELIEVED = 0.02  # the correction <v, g_y> of a value is trusted to this part of it, at best
 _MOST_ROUNDS = 4
 _MOST_NEWTON_STEPS = 50
 _MOST_TRIES = 30  # lengths of one Newton step: down to 0.1^30 at worst, 0.9^30 at best
@@ -314,7 +317,8 @@ def _after_adjoint(problem: Problem, x: PyTree, at: _At, e: _Correction) -> _At:
 
 def _round_judged(at: _At, adjoint: Array, known: Array, allowed: Scalar, steps: Int[Array, ""]) -> _At:
     """After the adjoint: done, or another round of both solves, as much more accurate as the error asks for."""
-    rough = at.error > allowed
+    # A residual that large makes v, and with it d and the value, meaningless, whatever the energies say.
+    rough = (at.error > allowed) | (at.residual > _LARGEST_RESIDUAL * _tree.norm(at.upper[2]))
     suspect = (at.rounds == 1) & (_tree.norm(at.grad) > _SUSPECT * _tree.norm(at.before)) & known
     possible = adjoint & (at.outcome == Outcome.OK) & (at.rounds < _MOST_ROUNDS) & (at.counts.hvp < steps)
     more = possible & (rough | suspect)
@@ -325,6 +329,7 @@ def _round_judged(at: _At, adjoint: Array, known: Array, allowed: Scalar, steps:
         accuracy=jnp.where(more, accuracy, at.accuracy),
         before=_tree.where(more, at.grad, at.before),
         sizes=_tree.where(more, _tree.zeros_like(at.sizes), at.sizes),
+        conditioner=_tree.where(suspect, _lbfgs.forgotten(at.conditioner), at.conditioner),
         outcome=jnp.where(adjoint, outcome, at.outcome).astype(jnp.int32),
     )
 
@@ -332,14 +337,15 @@ def _round_judged(at: _At, adjoint: Array, known: Array, allowed: Scalar, steps:
 def _evaluation(at: _At, gap: Scalar, last: Evaluation) -> Evaluation:
     value, upper_x, upper_y = at.upper
     change = _tree.norm(_tree.subtract(at.grad, last.grad))
+    corrected = _tree.dot(at.v, at.lower[1])
     of_y = ratio(at.sizes[1], at.sizes[0]) * at.left[0]
     return Evaluation(
         y=at.y,
         v=at.v,
         grad=at.grad,
-        value=value - _tree.dot(at.v, at.lower[1]),
+        value=value - corrected,
         error=at.error,
-        value_error=at.left[0] * (at.left[1] + 0.5 * of_y),
+        value_error=at.left[0] * (at.left[1] + 0.5 * of_y) + _BELIEVED * jnp.abs(corrected),
         bias=jnp.zeros_like(value),
         terms=_tree.norm(upper_x) + _tree.norm(_tree.subtract(upper_x, at.grad)),
         lower_residual=_tree.norm(at.lower[1]),
