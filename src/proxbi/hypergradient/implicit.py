@@ -44,7 +44,6 @@ _AIM = 0.3  # the part of the allowed error that a round aims at, so that one ro
 _LOOSEST, _TIGHTEST = 0.3, 1e-6  # accuracies of a first round: looser ones teach nothing, tighter ones are rounding
 _SUSPECT = 10  # times as large as the last d: a second round shows whether that is an error
 _LARGEST_RESIDUAL = 0.1  # of the adjoint equation, relative to its right side
-_BELIEVED = 0.02  # the correction <v, g_y> of a value is trusted to this part of it, at best
 _MOST_ROUNDS = 4
 _MOST_NEWTON_STEPS = 50
 _MOST_TRIES = 30  # lengths of one Newton step: down to 0.1^30 at worst, 0.9^30 at best
@@ -345,7 +344,7 @@ def _evaluation(at: _At, gap: Scalar, last: Evaluation) -> Evaluation:
         grad=at.grad,
         value=value - corrected,
         error=at.error,
-        value_error=at.left[0] * (at.left[1] + 0.5 * of_y) + _BELIEVED * jnp.abs(corrected),
+        value_error=at.left[0] * (at.left[1] + 0.5 * of_y),
         bias=jnp.zeros_like(value),
         terms=_tree.norm(upper_x) + _tree.norm(_tree.subtract(upper_x, at.grad)),
         lower_residual=_tree.norm(at.lower[1]),
