@@ -85,4 +85,4 @@ requirements:
 
 clean:
 	rm -rf $(VENV) build dist .pytest_cache .mypy_cache .ruff_cache .hypothesis
-	find src tests benchmarks examples -name __pycache__ -type d -prune -exec rm -rf {} +
+	find src tests benchmarks -name __pycache__ -type d -prune -exec rm -rf {} +

@@ -3,6 +3,7 @@
 import ast
 import subprocess
 import sys
+import types
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -22,6 +23,7 @@ ORDER = [
     ["certificate"],
     ["solvers"],
     ["_validate"],
+    ["_own_loop"],
     ["theory"],
     ["analytic"],
     ["_loop"],
@@ -29,7 +31,7 @@ ORDER = [
     ["checkpoint"],
     ["callbacks"],
     ["_minimize"],
-    ["compare"],
+    ["_compare"],
     ["datasets"],
     ["plot"],
     ["report"],
@@ -85,8 +87,8 @@ def test_every_module_has_a_layer() -> None:
 def test_imports_go_down(name: str) -> None:
     own = layer(name)
     for module in imports(files()[name]):
-        if module.startswith("proxbi:"):  # a name of the package itself, which imports everything up to `compare`
-            assert LEVEL[own] > LEVEL["compare"], f"{name} imports {module}"
+        if module.startswith("proxbi:"):  # a name of the package itself, which imports everything up to `_compare`
+            assert LEVEL[own] > LEVEL["_compare"], f"{name} imports {module}"
         elif module.startswith("proxbi."):
             used = module.split(".")[1]
             assert used == own or LEVEL[used] < LEVEL[own], f"{name} imports {module}"
@@ -119,3 +121,31 @@ def test_what_is_public_is_there() -> None:
         assert isinstance(
             proxbi.paper_solver(name, alpha=0.1, beta=0.1, T=2, eta=0.5 if name.endswith("m") else None), proxbi.ProxBiO
         )
+
+
+MODULES = {"callbacks", "certificate", "checkpoint", "linear", "lower", "problem", "result"}
+PACKAGES = {"analytic", "cleaning", "cli", "datasets", "experiments", "hypergradient", "plot", "regularizers"}
+PACKAGES |= {"report", "solvers", "theory"}
+
+
+def test_modules_without_public_names_are_private() -> None:
+    assert {name for name in LEVEL if not name.startswith("_")} == MODULES | PACKAGES
+    exported = {name: value for name, value in vars(proxbi).items() if not name.startswith("_")}
+    modules = {name for name, value in exported.items() if isinstance(value, types.ModuleType)}
+    assert modules <= MODULES | PACKAGES
+    for module in MODULES:  # what is public in it can be had from the package itself
+        assert any(getattr(value, "__module__", "") == f"proxbi.{module}" for value in exported.values()), module
+    for name in set(exported) - modules:  # no function hides a module, and no module a function
+        assert not (ROOT / f"{name}.py").exists(), name
+
+
+@pytest.mark.parametrize(
+    "base",
+    ["Callback", "ControlledHypergradient", "Hypergradient", "LinearSolver", "LowerSolver", "Regularizer", "Solver"],
+)
+def test_base_classes_are_public(base: str) -> None:
+    assert getattr(proxbi, base).__subclasses__(), "a class that something in the package inherits from"
+
+
+def test_compare_is_public() -> None:
+    assert callable(proxbi.compare)

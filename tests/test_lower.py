@@ -255,7 +255,7 @@ def test_exact_is_nothing_where_it_is_not_exact() -> None:
     y, _ = solve(Exact(max_steps=2), case.problem, case.x0, case.y0)
     assert np.isnan(y).all()
     result = minimize(
-        case.problem, ProxBiO(AID(Exact(max_steps=2), Direct()), 0.1), case.x0, case.y0, steps=3, throw=False
+        case.problem, case.x0, case.y0, ProxBiO(AID(Exact(max_steps=2), Direct()), 0.1), steps=3, throw=False
     )
     assert result.status.name == "NONFINITE_START"
     np.testing.assert_array_equal(result.x, case.x0)

@@ -8,6 +8,8 @@ import signal
 import subprocess
 import sys
 import threading
+from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -25,6 +27,7 @@ from proxbi import (
     CG,
     ITD,
     L1,
+    AdaptiveProxBiO,
     Callback,
     Checkpoint,
     Direct,
@@ -39,7 +42,7 @@ from proxbi import (
     Status,
     StopBelow,
     TimeLimit,
-    chunk,
+    _loop,
     minimize,
     paper_solver,
 )
@@ -73,7 +76,23 @@ BAD: dict[str, tuple[dict[str, Any], str]] = {
     "complex y0": ({"y0": np.ones(4, complex)}, "y0 must be floating point"),
     "x0 of text": ({"x0": "zero"}, "x0 must be a floating point array, got str"),
     "x0 of objects": ({"x0": np.array([1.0, None])}, "x0 must be a floating point array"),
-    "no x0": ({"x0": None}, "x0 must be given"),
+    "no x0": ({"x0": None}, "x0 is required: the point to start from"),
+    "no y0": ({"y0": None}, "y0 is required: the point to start from"),
+    "a solver given second": (
+        {"x0": SOLVER, "y0": CASE.x0, "solver": CASE.y0},
+        r"the solver comes after the starting point: minimize\(problem, x0, y0, solver\)",
+    ),
+    "no x0, and a folder": ({"x0": None, "resume": "/nowhere"}, "x0 is required.*resumed from a Result"),
+    "x0 and y0 of two dtypes": (
+        {"x0": np.ones(4, "float32")},
+        "x0 is float32, but y0 is float64: give all of x0 and y0 one dtype",
+    ),
+    "leaves of two dtypes": (
+        {"y0": {"a": np.ones(2), "b": np.ones(2, "float32")}},
+        r"x0 is float64, but y0\['b'\] is float32",
+    ),
+    "bfloat16": ({"x0": jnp.ones(4, jnp.bfloat16)}, "x0 is bfloat16: solvers need float32 or float64"),
+    "float16": ({"x0": np.ones(4, np.float16), "y0": np.ones(4, np.float16)}, "x0 is float16: solvers need float32"),
     "y0 an empty dict": ({"y0": {}}, "y0 is an empty pytree"),
     "x0 without entries": ({"x0": np.ones(0)}, r"x0 is empty: it has shape \(0,\)"),
     "NaN in x0": ({"x0": NAN3}, r"x0 has 1 NaN .* at index \(2,\)"),
@@ -122,7 +141,7 @@ BAD: dict[str, tuple[dict[str, Any], str]] = {
     "resume from a number": ({"resume": 3}, "resume must be"),
     "resume from a file that is not there": ({"resume": "/nowhere/step-1.safetensors"}, "resume"),
     "resume from another shape": (
-        {"resume": lambda: minimize(objectives(), SOLVER, np.ones(3), np.ones(3), steps=1)},
+        {"resume": lambda: minimize(objectives(), np.ones(3), np.ones(3), SOLVER, steps=1)},
         "resume: its state does not fit",
     ),
 }
@@ -133,7 +152,7 @@ def test_bad_input_is_named_before_anything_is_compiled(name: str, monkeypatch: 
     change, message = BAD[name]
     change = {key: value() if key == "resume" and callable(value) else value for key, value in change.items()}
     compiled: list[Any] = []
-    monkeypatch.setattr(chunk, "advance", lambda *arguments: compiled.append(arguments))
+    monkeypatch.setattr(_loop, "advance", lambda *arguments: compiled.append(arguments))
     arguments = CALL | change
     with pytest.raises((ValueError, TypeError, FileNotFoundError), match=message):
         minimize(**arguments)
@@ -170,18 +189,18 @@ def test_bad_parts_are_refused_when_they_are_made(make: Any, message: str) -> No
 @pytest.mark.parametrize("empty", [None, {}, (), []], ids=str)
 def test_data_may_be_empty(empty: Any) -> None:
     problem = Problem(lambda x, y, data: jnp.sum(y**2), lambda x, y, data: jnp.sum((y - x) ** 2), data=empty)
-    assert minimize(problem, SOLVER, np.ones(4), np.ones(4), steps=1).status is Status.STEPS
+    assert minimize(problem, np.ones(4), np.ones(4), SOLVER, steps=1).status is Status.STEPS
 
 
 def test_numbers_serve_as_starts_and_nothing_is_compiled_twice() -> None:
     """`jnp.asarray(1.0)` is weakly typed: were it kept, the second chunk would be another program."""
     problem = objectives()
-    compiled = chunk.advance.compiled._cache_size()
+    compiled = _loop.advance.compiled._cache_size()
     result = minimize(problem, 1.0, 0.5, SOLVER, steps=20, every=5)
-    assert chunk.advance.compiled._cache_size() == compiled + 1
+    assert _loop.advance.compiled._cache_size() == compiled + 1
     assert result.x.dtype == jnp.float64
-    minimize(problem, SOLVER, np.float64(1.0), jnp.array(0.5), steps=2)
-    assert chunk.advance.compiled._cache_size() == compiled + 1
+    minimize(problem, np.float64(1.0), jnp.array(0.5), SOLVER, steps=2)
+    assert _loop.advance.compiled._cache_size() == compiled + 1
 
 
 def test_starts_are_left_alone() -> None:
@@ -214,18 +233,18 @@ def test_converged_means_that_the_returned_x_is_stationary() -> None:
 def test_converged_is_not_said_of_an_x_that_the_run_has_left() -> None:
     """A row tells the stationarity of the iterate before. Here that of step 3 is small, and no other."""
 
-    class Passing(pb.solvers.Solver):
+    class Passing(pb.Solver):
         def init(self, problem: Any, x: Any, y: Any) -> Any:
             return SkeletonState(x, y, y, x)
 
         def step(self, problem: Any, state: Any, key: Any) -> Any:
             stationarity = jnp.where(state.x[0] == 3, 0.0, 1.0)
-            return state._replace(x=state.x + 1), pb.solvers.Info(stationarity, jnp.zeros(()), None, pb.Counts())
+            return state._replace(x=state.x + 1), pb.Info(stationarity, jnp.zeros(()), None, pb.Counts())
 
-    result = minimize(CASE.problem, Passing(), CASE.x0, CASE.y0, steps=6, every=1, tol=1e-3)
+    result = minimize(CASE.problem, CASE.x0, CASE.y0, Passing(), steps=6, every=1, tol=1e-3)
     assert [row["stationarity"] for row in result.history] == [1, 1, 1, 0, 1, 1]
     assert result.status is Status.STEPS
-    stopped = minimize(CASE.problem, Passing(), CASE.x0, CASE.y0, steps=3, every=1, tol=1e-3)
+    stopped = minimize(CASE.problem, CASE.x0, CASE.y0, Passing(), steps=3, every=1, tol=1e-3)
     assert (stopped.status, stopped.stationarity) == (Status.CONVERGED, 0)
 
 
@@ -245,24 +264,39 @@ def test_stationarity_is_the_distance_to_the_subdifferential(steps: int) -> None
 
 
 @pytest.mark.parametrize(
-    ("callback", "status"),
+    ("callback", "status", "steps"),
     [
-        (lambda row, snapshot: row["step"] >= 15, Status.STOPPED),
-        (lambda row, snapshot: Status.TIME if row["step"] >= 15 else None, Status.TIME),
-        (StopBelow("lower_residual", 1e9), Status.STOPPED),
-        (TimeLimit(1e-12), Status.TIME),
-        (OracleBudget(1), Status.BUDGET),
+        (lambda row, snapshot: row["step"] >= 15, Status.STOPPED, 15),
+        (lambda row, snapshot: Status.TIME if row["step"] >= 15 else None, Status.TIME, 15),
+        (StopBelow("lower_residual", 1e9), Status.STOPPED, 5),
+        (TimeLimit(1e-12), Status.TIME, 1),
+        (OracleBudget(1), Status.BUDGET, 1),
     ],
 )
-def test_callbacks_stop_a_run(callback: Any, status: Status) -> None:
-    result = solve(steps=100, every=5, callbacks=[callback])
-    assert result.status is status
-    assert result.state.step in (5, 15)
+def test_callbacks_stop_a_run(callback: Any, status: Status, steps: int) -> None:
+    rows: list[int] = []
+    result = solve(steps=100, every=5, callbacks=[lambda row, snapshot: rows.append(row["step"]), callback])
+    assert (result.status, result.steps) == (status, steps)
+    assert rows == [row["step"] for row in result.history]  # the last one too
+    assert rows[-1] == steps
+
+
+def by_step(**options: Any) -> list[dict[str, Any]]:
+    """A row for each step, with all oracle calls so far."""
+
+    def count(row: dict[str, Any], snapshot: Any) -> None:
+        row["calls"] = snapshot.counts.total
+
+    return solve(every=1, callbacks=[count], **options).history
 
 
 def test_stopping_rules_let_a_run_go_on_until_then() -> None:
-    budget = 3 * solve(steps=5, every=5).counts.total
-    assert solve(steps=100, every=5, callbacks=[OracleBudget(budget)]).counts.total < 2 * budget
+    calls = [row["calls"] for row in by_step(steps=30)]
+    for every, budget in ((5, calls[7]), (5, calls[7] + 1), (3, calls[8]), (100, calls[9] - 1)):
+        result = solve(steps=30, every=every, callbacks=[OracleBudget(budget)])
+        assert result.status is Status.BUDGET
+        assert result.steps == 1 + next(k for k, total in enumerate(calls) if total >= budget)
+        assert result.state.counts.total == calls[result.steps - 1]
     assert solve(steps=100, callbacks=[OracleBudget(10**9), TimeLimit(1e9)]).status is Status.STEPS
     result = solve(steps=500, every=5, callbacks=[StopBelow("stationarity", 1e-6)])
     assert result.history[-1]["stationarity"] <= 1e-6 < result.history[-2]["stationarity"]
@@ -284,7 +318,7 @@ def test_a_step_100_times_too_large_diverges_to_the_last_finite_iterate(name: st
     assert all(np.isfinite(leaf).all() for leaf in jax.tree.leaves((result.x, result.y, result.state.state)))
     assert result.stationarity > 1e3
     assert result.history[-1]["step"] == result.state.step
-    with pytest.raises(SolveError, match="Try an outer step_size 10 times smaller") as raised:
+    with pytest.raises(SolveError, match="Take an outer step_size 10 times smaller") as raised:
         minimize(case.problem, case.x0, case.y0, solver, steps=2000)
     np.testing.assert_array_equal(raised.value.result.x, result.x)
 
@@ -327,7 +361,7 @@ def test_a_problem_that_is_broken_from_the_start(name: str, linear: Any) -> None
 def test_a_problem_that_breaks_on_the_way_returns_the_iterate_before() -> None:
     """The lower curvature is 2 - x, and the upper level drives x past 2."""
     problem = Problem(lambda x, y: 0.5 * (x - 5) ** 2 + 0.01 * y, lambda x, y: 0.5 * (2 - x) * y**2 - y)
-    result = minimize(problem, ProxBiO(AID(GradientDescent(0.1, 5)), 0.1), 0.0, 0.0, steps=50, every=3, throw=False)
+    result = minimize(problem, 0.0, 0.0, ProxBiO(AID(GradientDescent(0.1, 5)), 0.1), steps=50, every=3, throw=False)
     assert result.status is Status.NEGATIVE_CURVATURE
     assert 2 <= result.x < 2.5  # the step to it was fine, the one from it is not
     assert result.state.step > 3
@@ -374,30 +408,32 @@ def test_history_is_one_call_from_a_data_frame() -> None:
 
 def test_a_result_sums_itself_up() -> None:
     text = str(solve(steps=20))
-    for piece in ("STEPS after 20 steps", "stationarity", "oracle calls", "compiling", "Give more steps"):
+    for piece in ("STEPS after 20 steps", "stationarity", "oracle calls", "compiling", "Raise steps="):
         assert piece in text
-    itd = minimize(CASE.problem, ProxBiO(ITD(GradientDescent(1.0, 5)), 0.5), CASE.x0, CASE.y0, steps=2)
+    itd = minimize(CASE.problem, CASE.x0, CASE.y0, ProxBiO(ITD(GradientDescent(1.0, 5)), 0.5), steps=2)
     assert itd.linear_residual is None
     assert "adjoint" not in str(itd)
 
 
 def test_a_stochastic_solver_gets_a_key_of_each_step() -> None:
-    class Walk(pb.solvers.Solver):
+    class Walk(pb.Solver):
         def init(self, problem: Any, x: Any, y: Any) -> Any:
             return SkeletonState(x, y, y, x)
 
         def step(self, problem: Any, state: Any, key: Any) -> Any:
             moved = state._replace(x=state.x + jax.random.normal(key, state.x.shape))
             zero = jnp.zeros(())
-            return moved, pb.solvers.Info(zero, zero, None, pb.Counts())
+            return moved, pb.Info(zero, zero, None, pb.Counts())
 
-    start = (CASE.problem, Walk(), CASE.x0, CASE.y0)
+    start = (CASE.problem, CASE.x0, CASE.y0, Walk())
     straight = minimize(*start, steps=12, every=5, key=jax.random.key(7))
     expected = sum(np.asarray(jax.random.normal(jax.random.fold_in(jax.random.key(7), k), (4,))) for k in range(12))
     np.testing.assert_allclose(straight.x, expected, rtol=1e-12)
     half = minimize(*start, steps=6, every=2, key=jax.random.key(7))
     np.testing.assert_array_equal(minimize(*start, steps=12, resume=half, key=jax.random.key(7)).x, straight.x)
-    np.testing.assert_array_equal(pb.run(*start, steps=12, key=jax.random.key(7))[0].x, straight.x)
+    np.testing.assert_array_equal(
+        pb.run(CASE.problem, Walk(), CASE.x0, CASE.y0, steps=12, key=jax.random.key(7))[0].x, straight.x
+    )
     assert not np.allclose(minimize(*start, steps=12, key=jax.random.key(8)).x, straight.x)
 
 
@@ -443,7 +479,7 @@ def test_callbacks_are_closed_when_a_run_breaks_down(tmp_path: Path) -> None:
     diary = Diary()
     (problem, x0, y0), _ = HOPELESS["concave"]
     with pytest.raises(SolveError):
-        minimize(problem, ProxBiO(AID(GradientDescent(0.1, 3)), 0.1), x0, y0, steps=50, callbacks=[diary])
+        minimize(problem, x0, y0, ProxBiO(AID(GradientDescent(0.1, 3)), 0.1), steps=50, callbacks=[diary])
     assert diary.events == [("open", 0, 50), ("close", 0)]
 
 
@@ -592,19 +628,240 @@ def test_ctrl_c_from_outside(tmp_path: Path) -> None:
     assert resumed.counts.as_dict() == straight.counts.as_dict()
 
 
-def test_seconds_tell_compiling_from_running_and_leave_callbacks_out(monkeypatch: pytest.MonkeyPatch) -> None:
-    clock = [0.0]
+class Clock:
+    """A clock that only compiled steps and callbacks move: `compiling` for the first call of the compiled chunk,
+    `step` for each step. `during` is called at the end of every call.
+    """
 
-    class Time:
-        @staticmethod
-        def perf_counter() -> float:
-            clock[0] += 1
-            return clock[0]
+    def __init__(
+        self, monkeypatch: pytest.MonkeyPatch, compiling: float, step: float, during: Callable[[float], None] | None
+    ):
+        self.now, self.calls, self.slices = 100.0, 0, []
+        real = _loop.advance
+
+        def advance(*arguments: Any) -> Any:
+            done = real(*arguments)
+            taken = int(done.steps)
+            self.now += compiling if self.calls == 0 else step * taken
+            self.slices += [taken] if self.calls else []
+            self.calls += 1
+            if during is not None:
+                during(self.now)
+            return done
+
+        monkeypatch.setattr(_loop, "advance", advance)
+        monkeypatch.setattr(sys.modules["proxbi._minimize"], "time", self)
+
+    def perf_counter(self) -> float:
+        return self.now
+
+
+def test_seconds_tell_compiling_from_running_and_leave_callbacks_out(monkeypatch: pytest.MonkeyPatch) -> None:
+    clock = Clock(monkeypatch, compiling=7.0, step=0.125, during=None)
 
     def take_long(row: dict[str, Any], snapshot: Any) -> None:
-        clock[0] += 1000
+        clock.now += 1000
 
-    monkeypatch.setattr(sys.modules["proxbi.minimize"], "time", Time)
     result = solve(steps=20, every=5, callbacks=[take_long])
-    assert result.seconds == (1, 4)
-    assert [row["seconds"] for row in result.history] == [1, 2, 3, 4]
+    assert [row["seconds"] for row in result.history] == [0.625, 1.25, 1.875, 2.5]
+    assert result.seconds == (7, 2.5 + 0.125)  # the certificate takes a step
+
+
+@pytest.mark.parametrize("solver", [SOLVER, AdaptiveProxBiO()], ids=["fixed", "adaptive"])
+def test_slow_steps_are_cut_into_slices_and_no_number_changes(solver: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    def run() -> Result:
+        return minimize(CASE.problem, CASE.x0, CASE.y0, solver, steps=60, every=30, tol=1e-7)
+
+    straight = run()
+    assert straight.converged
+    for step in (0.05, 0.3, 0.6, 10.0):
+        with monkeypatch.context() as patched:
+            clock = Clock(patched, compiling=0.0, step=step, during=None)
+            cut = run()
+        assert max(clock.slices) <= max(1.0, 1 / step)
+        assert [without_seconds(row) for row in cut.history] == [without_seconds(row) for row in straight.history]
+        assert (cut.steps, cut.counts.as_dict()) == (straight.steps, straight.counts.as_dict())
+        np.testing.assert_array_equal(cut.x, straight.x)
+
+
+def without_seconds(row: dict[str, Any]) -> dict[str, Any]:
+    return {name: str(value) for name, value in row.items() if name != "seconds"}  # NaN is not equal to itself
+
+
+@pytest.mark.parametrize("step", [0.01, 0.4, 3.0])
+def test_a_time_limit_acts_between_slices(step: float, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Within a second of the limit, or with the step that is under way, however long the chunk is."""
+    Clock(monkeypatch, compiling=50.0, step=step, during=None)
+    result = solve(steps=10**6, every=10**6, callbacks=[TimeLimit(5.0)])
+    assert result.status is Status.TIME
+    assert 5.0 <= result.history[-1]["seconds"] < 5.0 + max(1.0, step) + 1e-9
+    assert len(result.history) == 1
+
+
+@pytest.mark.usefixtures("_ctrl_c")
+@pytest.mark.parametrize("step", [0.01, 0.4, 3.0])
+def test_ctrl_c_acts_between_slices(step: float, monkeypatch: pytest.MonkeyPatch) -> None:
+    pressed: list[float] = []
+
+    def press_once(now: float) -> None:
+        if now >= 104.5 and not pressed:
+            pressed.append(now)
+            signal.raise_signal(signal.SIGINT)
+
+    Clock(monkeypatch, compiling=0.0, step=step, during=press_once)
+    result = solve(steps=10**6, every=10**6)
+    assert result.status is Status.INTERRUPTED
+    assert result.history[-1]["seconds"] == pytest.approx(pressed[0] - 100)  # the slice in which it was pressed
+    monkeypatch.undo()
+    np.testing.assert_array_equal(result.x, solve(steps=result.steps).x)
+
+
+# --- the call itself --------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    "transform",
+    [jax.jit, jax.grad, lambda f: lambda x: jax.vmap(f)(x[None])],
+    ids=["jit", "grad", "vmap"],
+)
+def test_transformations_of_minimize_are_refused_in_one_sentence(transform: Any) -> None:
+    def objective(x0: Any) -> Any:
+        return minimize(CASE.problem, x0, CASE.y0, steps=1).objective
+
+    with pytest.raises(
+        TypeError, match=r"^minimize runs on the host and cannot be traced[^.]*proxbi\.run[^.]*\.(\n|$)"
+    ):
+        transform(objective)(CASE.x0)
+
+
+def test_a_derivative_in_the_data_is_refused_as_well() -> None:
+    def objective(d: Any) -> Any:
+        return minimize(data(d=d), CASE.x0, CASE.y0, steps=1).objective
+
+    with pytest.raises(TypeError, match="minimize runs on the host and cannot be traced"):
+        jax.grad(objective)(jnp.asarray(CASE.d))
+
+
+@pytest.mark.parametrize("solver", [SOLVER, None], ids=["fixed", "default"])
+@pytest.mark.parametrize("source", ["result", "snapshot"])
+def test_a_run_is_resumed_without_x0(source: str, solver: Any) -> None:
+    first = minimize(CASE.problem, CASE.x0, CASE.y0, solver, steps=4)
+    straight = minimize(CASE.problem, CASE.x0, CASE.y0, solver, steps=9)
+    again = minimize(CASE.problem, solver=solver, steps=9, resume={"result": first, "snapshot": first.state}[source])
+    np.testing.assert_array_equal(again.x, straight.x)
+    assert again.counts.as_dict() == straight.counts.as_dict()
+
+
+def test_a_result_says_what_is_asked_first() -> None:
+    result = solve(steps=1000, tol=1e-6)
+    assert (result.converged, result.steps) == (True, result.state.step)
+    expected = CASE.problem.value_upper(result.x, result.y) + CASE.problem.regularizer.value(result.x)
+    assert result.objective == pytest.approx(float(expected), rel=1e-12)
+    assert not solve(steps=2, tol=1e-6).converged
+
+
+def test_the_certificate_is_counted_in_the_result_and_not_in_the_state() -> None:
+    result = solve(steps=7)
+    one = by_step(steps=8)
+    step = one[7]["calls"] - one[6]["calls"]
+    assert result.state.counts.total == one[6]["calls"]
+    assert result.counts.total == one[6]["calls"] + step  # for this solver, a certificate is a step
+
+
+def test_progress_is_off_unless_it_is_asked_for(monkeypatch: pytest.MonkeyPatch) -> None:
+    opened: list[str] = []
+    monkeypatch.setattr(Progress, "open", lambda self, run: opened.append(self.label))
+    solve(steps=2)
+    assert opened == []
+    solve(steps=2, progress=True)
+    assert opened == ["minimize"]
+    solve(steps=2, progress=True, callbacks=[Progress("mine")])
+    assert opened == ["minimize", "mine"]
+
+
+class Falling(pb.Solver):
+    """Steps of 1 towards CASE.d[0] = 1.5, and a fault in the given step."""
+
+    broken: int = eqx.field(static=True)
+
+    def init(self, problem: Any, x: Any, y: Any) -> Any:
+        return SkeletonState(x, y, y, x)
+
+    def step(self, problem: Any, state: Any, key: Any) -> Any:
+        x = state.x + 0.1
+        fault = jnp.where(x[0] > 0.1 * self.broken - 0.05, int(pb.Fault.NEGATIVE_CURVATURE), 0)
+        zero = jnp.zeros(())
+        return SkeletonState(x, x, x, x), pb.Info(zero + 1, zero, None, pb.Counts(), fault)
+
+
+def test_a_run_that_breaks_down_raises_only_where_nothing_better_was_found() -> None:
+    problem = objectives(lambda x, y: jnp.sum((y - 5) ** 2))
+    call = partial(minimize, problem, jnp.zeros(2), jnp.zeros(2), steps=20, every=1)
+    with pytest.raises(SolveError, match="not strongly convex"):
+        call(Falling(1))
+    with pytest.warns(UserWarning, match="^NEGATIVE_CURVATURE: The lower objective") as seen:
+        result = call(Falling(5))
+    assert seen[0].filename == __file__
+    assert (result.status, result.steps) == (Status.NEGATIVE_CURVATURE, 4)
+    assert call(Falling(5), throw=False).status is Status.NEGATIVE_CURVATURE  # no warning, which would be an error
+
+
+def test_an_infeasible_start_is_named_before_anything_is_compiled(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(_loop, "advance", None)
+    problem = objectives(h=pb.Box(5.0, 6.0))
+    result = minimize(problem, jnp.ones(2), jnp.ones(2), throw=False)
+    assert (result.status, result.steps, result.counts.total) == (Status.INFEASIBLE_START, 0, 0)
+    np.testing.assert_array_equal(result.x, 1.0)
+    with pytest.raises(SolveError, match=r"problem\.regularizer\.prox"):
+        minimize(problem, jnp.ones(2), jnp.ones(2))
+
+
+def flat_at_0(x: Any, y: Any, kink: Any) -> Any:
+    return jnp.sum((y - jnp.where(kink, jax.nn.relu(x - 1), x**2)) ** 2)
+
+
+@pytest.mark.parametrize("kink", [False, True], ids=["square", "dead relu"])
+def test_a_flat_start_is_not_called_converged(kink: bool) -> None:
+    problem = Problem(lambda x, y, kink: jnp.sum((y - 3) ** 2), flat_at_0, data=jnp.asarray(kink))
+    with pytest.warns(UserWarning, match="^FLAT_START: The hypergradient at x0 is exactly zero"):
+        result = minimize(problem, jnp.zeros(2), jnp.zeros(2))
+    assert result.status is Status.FLAT_START
+    assert not result.converged
+    np.testing.assert_array_equal(result.x, 0.0)
+
+
+# --- words ------------------------------------------------------------------------------------------------------------
+
+
+def test_every_fault_has_a_status_that_says_what_to_do() -> None:
+    for fault in pb.Fault:
+        if fault is not pb.Fault.NONE:
+            assert fault.name in Status.__members__
+    for status in Status:
+        assert status.value[0].isupper()
+        assert status.value.endswith(".")
+        assert len(status.value) < 420
+    failing = {status.name for status in Status if status.failed}
+    assert failing == {fault.name for fault in pb.Fault} - {"NONE", "PRECISION", "FLAT_START"}
+
+
+ADVICE = {
+    Status.STEPS: "resume=",
+    Status.TIME: "resume=",
+    Status.BUDGET: "resume=",
+    Status.INTERRUPTED: "resume=",
+    Status.PRECISION: "float64",
+    Status.FLAT_START: "Start elsewhere",
+    Status.DIVERGED: "step_size",
+    Status.NONFINITE_START: "problem.grad_lower",
+    Status.NEGATIVE_CURVATURE: "ridge term",
+    Status.INFEASIBLE_START: "problem.regularizer.prox",
+    Status.UNBOUNDED: "Box",
+    Status.NONSMOOTH: "regularizer",
+    Status.LOWER_UNSOLVED: "smooth it",
+}
+
+
+@pytest.mark.parametrize("status", ADVICE, ids=lambda status: status.name)
+def test_a_status_names_the_way_out(status: Status) -> None:
+    assert ADVICE[status] in status.value

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from cases import PROBLEMS
-from proxbi import AID, CG, ITD, L1, Counts, Direct, GradientDescent, PenaltyProxBiO, Problem, Zero
+from proxbi import AID, CG, ITD, L1, Counts, Direct, GradientDescent, Penalty, Problem, Zero
 from proxbi.problem import differentiable_grad_lower
 
 STEP = 1e-5
@@ -108,9 +108,9 @@ def test_itd_uses_each_oracle_that_is_overridden(which: str, factor: float) -> N
 @pytest.mark.parametrize(("which", "factor"), [("", 1), ("grad_lower_x", 2), ("grad_upper", 2), ("grad_lower", 0.5)])
 def test_the_penalty_method_uses_each_oracle_that_is_overridden(which: str, factor: float) -> None:
     """d = f_x + lam/2 (g_x(w_1) - g_x(w_-1)) is linear in g_x and f, and a steeper g_y halves the tilt of w."""
-    problem, solver = doubled(which), PenaltyProxBiO()
-    state, _ = solver.step(problem, solver.init(problem, X, jnp.zeros(2)), jax.random.key(0))
-    np.testing.assert_allclose(state.grad, factor * 2.0, rtol=1e-2)
+    problem, hypergradient = doubled(which), Penalty()
+    found = hypergradient(problem, X, hypergradient.init(problem, X, jnp.zeros(2)), jnp.zeros(2), 0.1)
+    np.testing.assert_allclose(found.grad, factor * 2.0, rtol=1e-2)
 
 
 def test_the_lower_solver_uses_the_overridden_gradient() -> None:
@@ -149,7 +149,8 @@ def scaled(x: Any, y: Any, factor: Any = 1.0) -> Any:
 OBJECTIVES = {
     "three arguments": (lambda x, y, data: data * jnp.sum((y - x) ** 2), 3.0),
     "two arguments": (lambda x, y: jnp.sum((y - x) ** 2), 1.0),
-    "a default": (scaled, 3.0),
+    "a default, called data": (lambda x, y, data=1.0: data * jnp.sum((y - x) ** 2), 3.0),
+    "a fourth argument": (lambda x, y, data, factor=2.0: factor * data * jnp.sum((y - x) ** 2), 6.0),
     "a partial": (partial(scaled, factor=5.0), 5.0),
     "any number": (lambda *arguments: arguments[2] * jnp.sum((arguments[1] - arguments[0]) ** 2), 3.0),
     "a module with arrays": (Weighted(jnp.full(2, 7.0)), 7.0),
@@ -173,6 +174,16 @@ def test_objectives_may_be_any_callable(name: str) -> None:
     assert float(upper) == float(lower) == 5 * factor
     np.testing.assert_allclose(gradient, 2 * factor * y)
     np.testing.assert_allclose(product, 2 * factor * y)
+
+
+@pytest.mark.parametrize("level", ["upper", "lower"])
+def test_a_default_is_not_overwritten_by_the_data_in_silence(level: str) -> None:
+    others = {"upper": Plain().method, "lower": Plain().method}
+    message = rf"^{level}: its third argument 'factor' has a default.*functools.partial\({level}, factor=...\)"
+    with pytest.raises(TypeError, match=message):
+        Problem(**others | {level: scaled}, data=jnp.asarray(3.0))
+    with pytest.raises(TypeError, match=message):
+        Problem(**others | {level: scaled})  # without data too: None would be handed over
 
 
 def test_arrays_in_an_objective_are_leaves_and_not_constants() -> None:

@@ -2,8 +2,11 @@
 
 from importlib.metadata import version as _version
 
+from proxbi._compare import compare as compare
 from proxbi._loop import run as run
 from proxbi._minimize import minimize as minimize
+from proxbi._own_loop import HypergradientInfo as HypergradientInfo
+from proxbi._own_loop import value_and_hypergradient as value_and_hypergradient
 from proxbi.callbacks import Callback as Callback
 from proxbi.callbacks import Checkpoint as Checkpoint
 from proxbi.callbacks import OracleBudget as OracleBudget
@@ -16,7 +19,6 @@ from proxbi.certificate import Bounds as Bounds
 from proxbi.certificate import Certificate as Certificate
 from proxbi.certificate import certify as certify
 from proxbi.checkpoint import CheckpointError as CheckpointError
-from proxbi.compare import compare as compare
 from proxbi.hypergradient import AID as AID
 from proxbi.hypergradient import ITD as ITD
 from proxbi.hypergradient import ControlledHypergradient as ControlledHypergradient

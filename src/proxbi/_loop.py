@@ -90,7 +90,9 @@ def advance(
             info=_tree.where(good | (at.steps == 0), info, at.info),  # of the last good step, if there was one
         )
 
-    _, shapes = jax.eval_shape(solver.step, problem, state, key)
+    # Not `solver.step` itself: JAX remembers functions by their hash, and may compare it with one whose numbers are
+    # being traced, too.
+    _, shapes = jax.eval_shape(lambda *given: solver.step(*given), problem, state, key)
     blank = jax.tree.map(lambda leaf: jnp.zeros(leaf.shape, leaf.dtype), shapes)
     none = Counts(*[jnp.int32(0)] * len(vars(Counts())))
     start = Chunk(state, jnp.int32(0), jnp.int32(Fault.NONE), none, blank)

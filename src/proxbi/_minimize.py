@@ -68,14 +68,15 @@ def minimize(
       default solver asks the same of the decrease that is still to be had.) 1e-6 if neither a solver nor `tol` is
       given.
     - `bounds`: constants of the problem, for guaranteed bounds instead of estimates in the result.
-    - `every`: the length of a chunk: metrics, callbacks and stopping tests happen every so many steps.
+    - `every`: the length of a chunk: metrics, callbacks and stopping tests happen every so many steps (and after the
+      first one, where the default solver looks at x0, or `rtol` refers to it).
     - `callbacks`: see `proxbi.callbacks`.
     - `progress`: True shows a progress bar on the terminal.
     - `resume`: a `Result`, its `.state`, or a checkpoint file or folder to go on from. A folder without checkpoints
       starts afresh, so that one script serves the first run and every restart. The run goes on bit for bit as if it
       had never stopped.
-    - `throw`: raise `SolveError` where the run broke down before it found a point better than x0; False returns the
-      last finite iterate with the status. Where it broke down later, the best point is returned with a warning.
+    - `throw`: raise `SolveError` where the run broke down before it found a point better than x0, and warn where it
+      broke down later and returns the best point. False does neither: the last finite iterate and the status come back.
     - `key`: for stochastic solvers; step k gets `fold_in(key, k)`.
 
     Ctrl-C stops within about a second of the current step and returns what was reached; a second one raises.
@@ -90,7 +91,7 @@ def minimize(
     """
     _check.positive_int("steps", steps)
     _check.positive_int("every", every)
-    x0, y0 = _starts(x0, y0, resume)
+    x0, y0 = _starts(problem, x0, y0, resume)
     if bounds is not None and not isinstance(bounds, Bounds):
         raise TypeError(f"bounds must be a proxbi Bounds such as Bounds(mu=0.1, cross=1.0), got {bounds!r}.")
     goal = _goal(tol, rtol, solver is None)
@@ -107,11 +108,12 @@ def minimize(
         loop.compile()
         status: Status | None = None
         while status is None and loop.snapshot.step < steps:
-            status = loop.advance(min(every, steps - loop.snapshot.step), callbacks, interrupted)
-            if status is None:
-                row = loop.snapshot.history[-1]
+            rows = len(loop.snapshot.history)
+            status = loop.advance(loop.chunk(every, steps), callbacks, interrupted)
+            for row in loop.snapshot.history[rows:]:
                 asked = [callback(row, loop.snapshot) for callback in callbacks]
-                status = next((a if isinstance(a, Status) else Status.STOPPED for a in asked if a), None)
+                status = status or next((a if isinstance(a, Status) else Status.STOPPED for a in asked if a), None)
+            status = status or (Status.INTERRUPTED if interrupted() else None)
             if status is None and loop.near():
                 status = loop.settle()
         result = loop.result(status or Status.STEPS)
@@ -120,7 +122,9 @@ def minimize(
 
 def _returned(result: Result, throw: bool) -> Result:
     """The result, unless it is none: raise where the run found nothing better than x0, warn where it did."""
-    if result.status.failed and not result.improved and throw:
+    if not throw:
+        return result
+    if result.status.failed and not result.improved:
         raise SolveError(result)
     if result.status.failed or result.status is Status.FLAT_START:
         warnings.warn(f"{result.status.name}: {result.status.value}", stacklevel=3)
@@ -153,6 +157,14 @@ class _Run:
         jax.block_until_ready(self._chunk(0, _MOST_CALLS))
         self.compile_seconds = time.perf_counter() - start
 
+    def chunk(self, every: int, steps: int) -> int:
+        """The length of the next chunk. Chunks end at multiples of `every`, so that a resumed run has the same rows;
+        the first is one step where x0 is looked at: rtol and `Result.improved` refer to its row.
+        """
+        step = self.snapshot.step
+        first = not self.snapshot.history and (self.solver.looks_ahead or self.goal.rtol > 0)
+        return 1 if first else min(every - step % every, steps - step)
+
     def advance(self, steps: int, callbacks: Sequence[AnyCallback], interrupted: Callable[[], bool]) -> Status | None:
         """Up to `steps` steps, in slices, and the row that describes them; the status if the run ends with them."""
         limits = [c.most_calls for c in callbacks if isinstance(c, Callback) and c.most_calls is not None]
@@ -167,14 +179,19 @@ class _Run:
             self.pace = seconds / max(taken, 1)
             self._take(done)
             info, left = done.info if taken else info, left - taken
-            if taken < part:  # a fault, the goal, or the budget
-                status, left = self._status(done), 0
+            status = self._status(done)
+            if taken < part or self.snapshot.counts.total >= calls or self._there(done):
+                left = 0
             polled = (c.poll(self.run_seconds) for c in callbacks if isinstance(c, Callback))
             status = status or next((answer for answer in polled if answer), None)
             status = status or (Status.INTERRUPTED if interrupted() else None)
         if info is not None:
             self.snapshot.history.append(self._row(info))
         return status
+
+    def _there(self, done: _loop.Chunk) -> bool:
+        """Whether a solver that knows where it is has reached the goal: where slices end must not matter."""
+        return self.solver.looks_ahead and bool(self.goal.reached(done.info))
 
     def _take(self, done: _loop.Chunk) -> None:
         counts = self.snapshot.counts + jax.tree.map(int, done.counts)
@@ -199,6 +216,8 @@ class _Run:
         refined, certificate = self._certify()
         if self._goal().reached(certificate):
             return Status.CONVERGED
+        counts = self.snapshot.counts + jax.tree.map(int, certificate.counts)
+        self.snapshot, self.certificate = self.snapshot._replace(counts=counts), certificate._replace(counts=Counts())
         if self.solver.looks_ahead:
             self.snapshot, self.certificate = self.snapshot._replace(state=refined), None
         self.rechecks += 1
@@ -231,7 +250,7 @@ class _Run:
             lower_residual=float(known.lower_residual),
             linear_residual=number(known.linear_residual),
             history=self.snapshot.history,
-            counts=self.snapshot.counts,
+            counts=self.snapshot.counts + jax.tree.map(int, known.counts),
             seconds=Seconds(self.compile_seconds, self.run_seconds),
             state=self.snapshot,
             hypergradient_error=number(known.hypergradient_error),
@@ -239,8 +258,9 @@ class _Run:
         )
 
     def _certify(self) -> tuple[PyTree, Certificate]:
-        """The certificate of the present x, counted, and the state it refined. The step it takes is that of the
-        compiled chunk.
+        """The certificate of the present x, with its counts, and the state it refined. The step it takes is that of
+        the compiled chunk. Its calls are those of the run only where the run goes on from it: a run that is resumed
+        counts as if it had never stopped.
         """
         numbers = None if self.bounds is None else tuple(map(float, vars(self.bounds).values()))
         start = time.perf_counter()
@@ -250,8 +270,7 @@ class _Run:
         parts = _certificate(self.problem, self.solver, before, done.state, info, numbers)
         certificate = jax.block_until_ready(parts)._replace(guaranteed=self._guarantees())
         self.run_seconds += time.perf_counter() - start
-        counts = self.snapshot.counts + jax.tree.map(int, certificate.counts)
-        self.snapshot, self.certificate = self.snapshot._replace(counts=counts), certificate
+        self.certificate = certificate
         return done.state, certificate
 
     def _guarantees(self) -> bool:
@@ -260,7 +279,7 @@ class _Run:
     def _goal(self) -> Goal:
         """The tolerances; where a solver knows no scale of its own, rtol refers to the stationarity at the start."""
         history = self.snapshot.history
-        if self.goal.rtol < 0 or not history or history[-1]["relative"] == history[-1]["relative"]:
+        if self.goal.rtol < 0 or not history or history[-1]["relative"] is not None:
             return self.goal
         return Goal(max(self.goal.tol, self.goal.rtol * history[0]["stationarity"]), -1.0)
 
@@ -279,7 +298,7 @@ class _Run:
             "upper": upper,
             "regularizer": penalty,
             "stationarity": float(info.stationarity),
-            "relative": float(info.relative),
+            "relative": None if jnp.isnan(info.relative) else float(info.relative),
             "lower_residual": float(info.lower_residual),
             "linear_residual": None if info.linear is None else float(info.linear.residual),
             **self.snapshot.counts.as_dict(),
@@ -291,7 +310,8 @@ class _Reading:
     """A row, read as an `Info`."""
 
     def __init__(self, row: dict[str, Any]):
-        self.stationarity, self.relative = row["stationarity"], row["relative"]
+        self.stationarity = row["stationarity"]
+        self.relative = float("nan") if row["relative"] is None else row["relative"]
 
 
 @_compile.jit
@@ -320,7 +340,7 @@ def _goal(tol: float | None, rtol: float | None, default: bool) -> Goal:
     return Goal(-1.0 if tol is None else float(tol), -1.0 if rtol is None else float(rtol))
 
 
-def _starts(x0: PyTree, y0: PyTree, resume: Any) -> tuple[PyTree, PyTree]:
+def _starts(problem: Any, x0: PyTree, y0: PyTree, resume: Any) -> tuple[PyTree, PyTree]:
     """x0 and y0, or those of the run that is resumed; refused where they are something else."""
     if isinstance(x0, Solver) or isinstance(y0, Solver):
         raise TypeError("the solver comes after the starting point: minimize(problem, x0, y0, solver).")
@@ -333,7 +353,7 @@ def _starts(x0: PyTree, y0: PyTree, resume: Any) -> tuple[PyTree, PyTree]:
                 f"{name} is required: the point to start from. Only a run that is resumed from a Result or its .state "
                 "knows it already."
             )
-    if any(isinstance(leaf, jax.core.Tracer) for leaf in jax.tree.leaves((x0, y0))):
+    if any(isinstance(leaf, jax.core.Tracer) for leaf in jax.tree.leaves((problem, x0, y0))):
         raise TypeError(
             "minimize runs on the host and cannot be traced by jit, grad or vmap: use proxbi.run for jit and vmap, or "
             "value_and_hypergradient for derivatives."
@@ -344,7 +364,7 @@ def _starts(x0: PyTree, y0: PyTree, resume: Any) -> tuple[PyTree, PyTree]:
 def _with_bar(callbacks: Sequence[AnyCallback], progress: bool) -> Sequence[AnyCallback]:
     if not isinstance(callbacks, Sequence):
         raise TypeError(f"callbacks must be a list of callbacks, got {type(callbacks).__name__}.")
-    if not progress:
+    if not progress or any(isinstance(callback, Progress) for callback in callbacks):
         return callbacks
     return [*callbacks, Progress()]
 

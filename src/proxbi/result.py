@@ -119,6 +119,8 @@ class Result:
     history: list[dict[str, Any]]
     """One row for each chunk; its stationarity is that of the iterate one step before."""
     counts: Counts
+    """All oracle calls, those of the certificate at the end included. (`state.counts` leaves these out: a run that is
+    resumed counts as if it had never stopped.)"""
     seconds: Seconds
     state: Snapshot
     """What `resume=` takes to go on from here."""

@@ -1,12 +1,11 @@
 r"""A solver to copy: the smallest complete one.
 
-    x_{k+1} = prox_{beta h}(x_k - beta (f_x - g_xy v_k)),     one gradient step each on y and on v            (single
-    loop)
+    x_{k+1} = prox_{beta h}(x_k - beta (f_x - g_xy v_k)),   one gradient step each on y and on v           (single loop)
 
 To add a solver: copy this file, write the rule above in the letters of its paper, fill `State`, `init` and `step`; add
 one import to `solvers/__init__.py`; add one row to `tests/cases.py`. The row buys the whole contract suite:
-convergence on problems with known solution, jit = eager, vmap = loop, no retracing, pytrees, float32 and float64, bit-
-exact resumption, and honest counts.
+convergence on problems with known solution, jit = eager, vmap = loop, no retracing, pytrees, float32 and float64,
+bit-exact resumption, and honest counts.
 """
 
 from typing import NamedTuple

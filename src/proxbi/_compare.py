@@ -36,7 +36,7 @@ def compare(
 
     - `problem`, `x0`, `y0`: as for `minimize`.
     - `solvers`: solvers by the name they are to have in the rows.
-    - `budget`: calls after which a run ends, with the chunk in which it reaches them.
+    - `budget`: calls after which a run ends, with the step in which it reaches them.
     - `tol`, `rtol`: end a run earlier, as in `minimize`.
     - `every`: outer steps from row to row. Short chunks cost time, which the seconds contain: for timings take 10.
     - `exactly`: (x, y) -> $y^*(x), \Phi(x), \nabla\Phi(x)$, started at y if need be. Without it every solver is judged
@@ -93,7 +93,7 @@ class _Ledger:
         """The row before the first step."""
         upper, regularizer = (float(v) for v in (self.problem.value_upper(x0, y0), self.problem.regularizer.value(x0)))
         value = upper if self.exactly is None else float(self.exactly(x0, y0).value)
-        unknown = dict.fromkeys(("stationarity", "lower_residual", "linear_residual"), float("nan"))
+        unknown = dict.fromkeys(("stationarity", "relative", "lower_residual", "linear_residual"), float("nan"))
         row = {"step": 0, "objective": value + regularizer, "upper": upper, "regularizer": regularizer}
         return self._row(row | unknown | Counts().as_dict() | {"seconds": 0.0}, 0)
 
