@@ -73,6 +73,7 @@ class _Correction(NamedTuple):
     step: PyTree
     size: Scalar
     left: Scalar
+    longest: Scalar
     residual: Scalar
     status: Int[Array, ""]
     matvecs: Int[Array, ""]
@@ -94,6 +95,7 @@ class _At(NamedTuple):
     residual: Scalar  # |f_y - H v|
     accuracy: Scalar  # of the corrections of this round
     error: Scalar
+    longest: Scalar  # the longest CG step, an estimate of 1 / lambda_min(MH)
     shortened: Bool[Array, ""]  # whether the last step of y was
     tiny: Bool[Array, ""]  # and whether it changed no more than half of its digits
     rounds: Int[Array, ""]
@@ -170,6 +172,7 @@ class Implicit(ControlledHypergradient):
             at = at._replace(
                 upper=upper,
                 counts=at.counts + Counts(hvp=e.matvecs),
+                longest=jnp.maximum(at.longest, e.longest),
                 conditioner=None if e.pairs is None else _lbfgs.inverse(e.pairs),
             )
             at = jax.lax.cond(
@@ -198,6 +201,7 @@ def _start(problem: Problem, x: PyTree, last: Evaluation, accuracy: Scalar) -> _
         residual=zero,
         accuracy=accuracy,
         error=zero,
+        longest=zero + 1,
         shortened=no,
         tiny=no,
         rounds=none,
@@ -232,12 +236,12 @@ def _correction(
     )
     step, size = _tree.scale(unit, last.v), unit * jnp.sqrt(last.energy)
     error = unit * left(last.decrease, last.longest)
-    return _Correction(step, size, error, unit * last.size, last.status, last.matvecs, last.observed)
+    return _Correction(step, size, error, last.longest, unit * last.size, last.status, last.matvecs, last.observed)
 
 
 def _lower_judged(at: _At, precondition: Matvec) -> _At:
     """What is left of the error of y, and whether it is small enough to turn to v."""
-    left = jnp.sqrt(jnp.maximum(_tree.dot(at.lower[1], precondition(at.lower[1])), 0))
+    left = jnp.sqrt(jnp.maximum(_tree.dot(at.lower[1], precondition(at.lower[1])), 0) * at.longest)
     small = (left <= _SLACK * at.accuracy * at.sizes[0]) & ~at.shortened
     # Where steps are in the last digits and no longer help, all that is left is rounding.
     small = small | (at.tiny & (left > 0.5 * at.left[0]))
@@ -306,7 +310,8 @@ def _after_adjoint(problem: Problem, x: PyTree, at: _At, e: _Correction) -> _At:
         grad=grad,
         sizes=sizes,
         left=left,
-        error=(ratio(left[0], sizes[0]) + ratio(left[1], sizes[1])) * change,
+        # A round leaves of the error before it what its corrections leave of what they correct, and no less.
+        error=jnp.maximum((ratio(left[0], sizes[0]) + ratio(left[1], sizes[1])) * change, at.accuracy * at.error),
         residual=e.residual,
         rounds=at.rounds + 1,
         outcome=jnp.where(finite, _broken(e.status), int(Outcome.NONFINITE)).astype(jnp.int32),

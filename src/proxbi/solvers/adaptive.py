@@ -230,7 +230,7 @@ def _after(state: AdaptiveState, new: Point) -> tuple[AdaptiveState, Scalar, Boo
             watch=_tree.where(stays, state.watch, state.watch.after(decision, new.gap, length)),
             started=jnp.asarray(True),
             moved=state.moved | (taken & ~stays),
-            carry=new.found.carry,
+            carry=_tree.where(taken, new.found.carry, state.carry),
         ),
         length,
         taken,
