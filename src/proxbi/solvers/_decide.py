@@ -64,6 +64,8 @@ class Decision(NamedTuple):
     """Whether the change stands out of all noise."""
     doubtful: Bool[Array, ""]
     """Refused, but the values may be at fault and not the step."""
+    mild: Bool[Array, ""]
+    """Whether the objective rose, if it did, by no more than it was to fall: the point is still of the same kind."""
 
 
 def decide(move: Move) -> Decision:
@@ -80,7 +82,12 @@ def decide(move: Move) -> Decision:
     gulf = jnp.abs(move.by_value - move.by_slopes)
     at_odds = gulf > jnp.maximum(AT_ODDS * jnp.abs(move.by_value), rounding)
     misled = at_odds & (2 * jnp.abs(move.by_slopes) < jnp.abs(move.by_value))
-    return Decision(taken, taken & seen, move.usable & ~taken & (misled | ~(visible | sharp)))
+    return Decision(
+        taken=taken,
+        seen=taken & seen,
+        doubtful=move.usable & ~taken & (misled | ~(visible | sharp)),
+        mild=move.usable & (move.by_value <= gain),
+    )
 
 
 class Steering(NamedTuple):

@@ -230,7 +230,8 @@ def _after(state: AdaptiveState, new: Point) -> tuple[AdaptiveState, Scalar, Boo
             watch=_tree.where(stays, state.watch, state.watch.after(decision, new.gap, length)),
             started=jnp.asarray(True),
             moved=state.moved | (taken & ~stays),
-            carry=_tree.where(taken, new.found.carry, state.carry),
+            # Pairs of a point far away, where g_yy is quite different, would hide errors from their preconditioner.
+            carry=_tree.where(taken | decision.mild, new.found.carry, state.carry),
         ),
         length,
         taken,
