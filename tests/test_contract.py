@@ -10,17 +10,14 @@ import numpy as np
 import pytest
 
 from cases import SOLVERS, Follow, SolverRow, flat, follow
-from proxbi import L1, Checkpoint, Problem, Result, Status, Zero, chunk, minimize, run
+from proxbi import L1, Checkpoint, Problem, Result, Status, Zero, _loop, minimize, run
 from proxbi.result import Snapshot
 
 BETA = 0.5
 STRENGTH = 0.1
 
 
-_MINUTES = [pytest.mark.slow, pytest.mark.hours]  # to compile: outside CI
-
-
-@pytest.fixture(params=[pytest.param(r, marks=_MINUTES) if "enalty" in r.name else r for r in SOLVERS], ids=str)
+@pytest.fixture(params=SOLVERS, ids=str)
 def row(request: pytest.FixtureRequest) -> SolverRow:
     return request.param
 
@@ -95,6 +92,9 @@ class SpyProblem(Problem):
     def grad_lower(self, x: Any, y: Any) -> Any:
         return counted("grad_lower", super().grad_lower)(x, y)
 
+    def value_and_grad_lower(self, x: Any, y: Any) -> Any:
+        return super().value_lower(x, y), self.grad_lower(x, y)
+
     def grad_lower_x(self, x: Any, y: Any) -> Any:
         return counted("grad_lower_x", super().grad_lower_x)(x, y)
 
@@ -138,13 +138,13 @@ def test_declared_counts_are_observed_calls_and_eager_is_jit(row: SolverRow) -> 
 def test_changing_numbers_compiles_nothing(row: SolverRow) -> None:
     case = case_for(row)
     solve(row, case, steps=13)
-    compiled = chunk.advance.compiled._cache_size()
+    compiled = _loop.advance.compiled._cache_size()
     other = case_for(row, seed=1).problem
     if row.proximal:
         other = eqx.tree_at(lambda p: p.regularizer, other, L1(0.2))
     x0, y0 = case.x0 + 1, np.asarray(case.y0) - 1  # a NumPy array serves as well
     minimize(other, x0, y0, row.make(0.4), steps=7, every=3, tol=1e-30)
-    assert chunk.advance.compiled._cache_size() == compiled
+    assert _loop.advance.compiled._cache_size() == compiled
 
 
 def test_vmap_over_step_sizes_starts_and_data_is_a_loop(row: SolverRow) -> None:
@@ -172,11 +172,25 @@ def test_run_makes_the_iterates_of_minimize(row: SolverRow) -> None:
     state, infos = jax.jit(lambda: run(case.problem, row.make(BETA), case.x0, case.y0, steps=7))()
     for a, b in zip(jax.tree.leaves(state), jax.tree.leaves(result.state.state), strict=True):
         np.testing.assert_allclose(a, b, rtol=1e-12, atol=1e-12)
+    ends = [line["step"] for line in result.history]
+    assert [step for step in ends if step > 1] == [3, 6, 7]
     chunk_ends = [line["stationarity"] for line in result.history]
-    np.testing.assert_allclose(chunk_ends, infos.stationarity[np.array([2, 5, 6])], rtol=1e-7)
-    assert result.counts.as_dict() == {name: int(np.sum(count)) for name, count in vars(infos.counts).items()}
-    assert result.counts.total == sum(result.counts.as_dict().values())
-    assert result.history[-1]["hvp"] == result.counts.hvp
+    np.testing.assert_allclose(chunk_ends, infos.stationarity[np.array(ends) - 1], rtol=1e-7)
+    counted = result.state.counts
+    assert counted.as_dict() == {name: int(np.sum(count)) for name, count in vars(infos.counts).items()}
+    assert counted.total == sum(counted.as_dict().values())
+    assert result.history[-1]["hvp"] == counted.hvp
+
+
+def test_the_certificate_is_counted_on_top(row: SolverRow) -> None:
+    case, solver = case_for(row), row.make(BETA)
+    result = solve(row, case, steps=3)
+    certify = jax.jit(lambda state: solver.certify(case.problem, state, jax.random.fold_in(jax.random.key(0), 3)))
+    certificate = certify(result.state.state)
+    known = {name: count - result.state.counts.as_dict()[name] for name, count in result.counts.as_dict().items()}
+    assert known == certificate.counts.as_dict()
+    assert sum(known.values()) > 0
+    np.testing.assert_allclose(result.stationarity, certificate.stationarity, rtol=1e-6, atol=1e-12)
 
 
 def test_float32_is_kept_whatever_the_step_size_is(row: SolverRow) -> None:

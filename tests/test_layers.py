@@ -26,6 +26,7 @@ ORDER = [
     ["_own_loop"],
     ["theory"],
     ["analytic"],
+    ["_diagnose"],
     ["_loop"],
     ["result"],
     ["checkpoint"],

@@ -1,4 +1,4 @@
-"""PenaltyProxBiO: the right point from gradients alone, errors that are what it says, and no units."""
+"""Penalty: the right point from gradients alone, errors that are what it says, and no units."""
 
 from collections.abc import Callable
 from typing import Any, NamedTuple
@@ -10,11 +10,26 @@ import numpy as np
 import pytest
 
 from cases import follow
-from proxbi import L0, L1, MCP, Box, PenaltyProxBiO, Problem, Result, Status, analytic, minimize, run
+from proxbi import (
+    L0,
+    L1,
+    MCP,
+    AdaptiveProxBiO,
+    Box,
+    Evaluation,
+    Implicit,
+    Penalty,
+    PenaltyProxBiO,
+    Problem,
+    Result,
+    SolveError,
+    Solver,
+    Status,
+    analytic,
+    minimize,
+    run,
+)
 from proxbi.analytic import Analytic
-from proxbi.solvers import _tilted
-
-pytestmark = [pytest.mark.slow, pytest.mark.hours]  # minutes on 2 cores: most of it compiling
 
 PROBLEMS: dict[str, Callable[[], Analytic]] = {
     "A, kappa 10": lambda: analytic.spectral_quadratic(10.0),
@@ -25,14 +40,18 @@ PROBLEMS: dict[str, Callable[[], Analytic]] = {
 }
 
 
-@pytest.fixture(params=PROBLEMS)
+QUICK = ["A, kappa 10", "D"]
+"""Each problem is compiled on its own: these are in CI."""
+
+
+@pytest.fixture(params=[name if name in QUICK else pytest.param(name, marks=pytest.mark.slow) for name in PROBLEMS])
 def case(request: pytest.FixtureRequest) -> Analytic:
     return PROBLEMS[request.param]()
 
 
-def solved(case: Any, solver: PenaltyProxBiO | None = None, **options: Any) -> Result:
+def solved(case: Any, solver: Solver | None = None, **options: Any) -> Result:
     options = {"rtol": 1e-6, "steps": 200} | options
-    return minimize(case.problem, PenaltyProxBiO() if solver is None else solver, case.x0, case.y0, **options)
+    return minimize(case.problem, case.x0, case.y0, PenaltyProxBiO() if solver is None else solver, **options)
 
 
 def truth(case: Analytic, x: Any, s: Any) -> float:
@@ -50,15 +69,15 @@ def truth(case: Analytic, x: Any, s: Any) -> float:
 def test_it_converges_to_a_stationary_point_without_second_derivatives(case: Analytic) -> None:
     result = solved(case)
     assert result.status is Status.CONVERGED
-    first = result.history[0]["stationarity"]
-    assert result.stationarity <= 1e-6 * first
+    built = float(jnp.linalg.norm(case.gradient(result.x) - case.gradient(case.x0)))  # by curvature, on the way
+    assert result.stationarity <= 3e-6 * built
     assert truth(case, result.x, result.state.state.subgradient) <= 1.5 * result.stationarity
     np.testing.assert_allclose(result.y, case.solution(result.x), rtol=1e-4, atol=1e-6)
     assert result.counts.hvp == result.counts.cross == result.counts.value_lower == 0
     assert result.counts.grad_lower > result.counts.grad_lower_x > result.counts.grad_upper > 5
 
 
-@pytest.mark.parametrize("name", ["A, kappa 10", "E"])
+@pytest.mark.parametrize("name", ["A, kappa 10", pytest.param("E", marks=pytest.mark.slow)])
 def test_it_finds_the_minimiser(name: str) -> None:
     """Against 20,000 plain proximal steps on the closed form."""
     case = PROBLEMS[name]()
@@ -101,7 +120,7 @@ def test_nonconvex_regularizers(h: Any) -> None:
     problem = eqx.tree_at(
         lambda p: p.regularizer, case.problem, h, is_leaf=lambda leaf: leaf is case.problem.regularizer
     )
-    result = minimize(problem, PenaltyProxBiO(), case.x0 + 1, case.y0, rtol=1e-8)
+    result = minimize(problem, case.x0 + 1, case.y0, PenaltyProxBiO(), rtol=1e-8)
     assert result.status is Status.CONVERGED
     x, s = np.asarray(result.x), np.asarray(result.state.state.subgradient)
     np.testing.assert_allclose((x - case.d) + s, 0, atol=1e-6)
@@ -119,13 +138,15 @@ def test_it_stays_where_it_starts_if_that_is_the_minimiser() -> None:
     assert result.state.step < 12
 
 
-def test_a_start_outside_the_domain_of_h_is_left() -> None:
+def test_a_start_outside_the_domain_of_h_is_refused() -> None:
     case = follow(0.0)
     box = Box(-0.5, 0.5)
     problem = eqx.tree_at(
         lambda p: p.regularizer, case.problem, box, is_leaf=lambda leaf: leaf is case.problem.regularizer
     )
-    result = minimize(problem, PenaltyProxBiO(), case.x0 + 3, case.y0, rtol=1e-8)
+    with pytest.raises(SolveError, match=r"problem\.regularizer\.prox"):
+        minimize(problem, case.x0 + 3, case.y0, PenaltyProxBiO(), rtol=1e-8)
+    result = minimize(problem, box.prox(case.x0 + 3, 1.0), case.y0, PenaltyProxBiO(), rtol=1e-8)
     np.testing.assert_allclose(result.x, np.clip(case.d, -0.5, 0.5), atol=1e-6)
 
 
@@ -138,15 +159,16 @@ class Trace(NamedTuple):
     stationarity: np.ndarray
 
 
-def trace(case: Analytic, solver: PenaltyProxBiO, steps: int) -> Trace:
+def trace(case: Analytic, solver: Solver, steps: int) -> Trace:
     """The true errors of d along a run, and what it made of them."""
 
     @jax.jit
     def follow_it(x0: Any, y0: Any) -> Any:
         def step(state: Any, _: Any) -> Any:
             state, info = solver.step(case.problem, state, jax.random.key(0))
-            error = jnp.linalg.norm(state.grad - case.gradient(state.x))
-            return state, (error, state.point.error, info.stationarity)
+            found = state.at.found
+            error = jnp.linalg.norm(found.grad - case.gradient(state.x))
+            return state, (error, found.error, info.stationarity)
 
         return jax.lax.scan(step, solver.init(case.problem, x0, y0), None, length=steps)[1]
 
@@ -169,9 +191,9 @@ def test_the_bias_falls_with_the_square_of_lam() -> None:
     case = PROBLEMS["D"]()
     errors, reported = [], []
     for lam in (50.0, 100.0, 200.0):
-        point, _ = exactly(case, lam)
-        errors.append(float(jnp.linalg.norm(point.grad - case.gradient(case.x0))))
-        reported.append(float(point.bias))
+        found = exactly(case, lam)
+        errors.append(float(jnp.linalg.norm(found.grad - case.gradient(case.x0))))
+        reported.append(float(found.bias))
     np.testing.assert_allclose(np.divide(errors[:2], errors[1:]), 4, rtol=0.1)
     np.testing.assert_allclose(reported, errors, rtol=0.3)
 
@@ -179,16 +201,23 @@ def test_the_bias_falls_with_the_square_of_lam() -> None:
 @pytest.mark.parametrize("lam", [0.1, 10.0, 1000.0])
 def test_there_is_no_bias_where_g_is_quadratic(lam: float) -> None:
     case = PROBLEMS["A, kappa 10"]()
-    point, _ = exactly(case, lam)
-    np.testing.assert_allclose(point.grad, case.gradient(case.x0), rtol=1e-8, atol=1e-9)
-    assert point.bias < 1e-8
+    found = exactly(case, lam)
+    np.testing.assert_allclose(found.grad, case.gradient(case.x0), rtol=1e-8, atol=1e-9)
+    assert found.bias < 1e-8
 
 
-def exactly(case: Analytic, lam: float) -> Any:
+def exactly(case: Analytic, lam: float) -> Evaluation:
     """d at x0 with this lam, and inner solves to rounding level."""
-    start = _tilted.start(case.x0, case.y0, jnp.asarray(lam))
-    start = start._replace(step_size=jnp.asarray(0.5), gain=jnp.asarray(1.0))
-    return _tilted.evaluate(case.problem, case.x0, start, jnp.asarray(0.0))
+    return evaluated(case.problem, case.x0, case.y0, jnp.asarray(lam), jnp.asarray(0.0))
+
+
+@jax.jit
+def evaluated(problem: Problem, x: Any, y: Any, lam: Any, accuracy: Any) -> Evaluation:
+    hypergradient = Penalty(lam)
+    found = hypergradient.init(problem, x, y)
+    for _ in range(2):  # what the first one learned of the lower level is what the second needs
+        found = hypergradient(problem, x, found, jnp.zeros_like(x), accuracy)
+    return found
 
 
 def test_a_lam_that_is_too_small_ends_at_a_biased_point_and_does_not_call_it_stationary() -> None:
@@ -198,11 +227,12 @@ def test_a_lam_that_is_too_small_ends_at_a_biased_point_and_does_not_call_it_sta
     state = fixed.state.state
     true = truth(case, fixed.x, state.subgradient)
     assert true > 1e4 * truth(case, free.x, free.state.state.subgradient)
-    assert float(state.stationarity) < 1e-2 * true
+    assert float(state.at.gap) < 1e-2 * true
     assert fixed.status is not Status.CONVERGED
-    assert true / 5 < fixed.history[-1]["stationarity"] < 5 * true
+    for said in (fixed.history[-1]["stationarity"], fixed.stationarity):
+        assert true / 5 < said < 5 * true
     assert np.linalg.norm(fixed.x - free.x) > 0.01
-    assert float(state.point.penalty) == 1.0
+    assert float(state.at.found.carry.lam) == 1.0
 
 
 # --- units ------------------------------------------------------------------------------------------------------------
@@ -240,7 +270,7 @@ def in_units(u: Units) -> tuple[Problem, Any, Any]:
     "units",
     [
         *(Units(f=1e3), Units(f=1e-3), Units(g=1e3), Units(g=1e-3), Units(f=1e3, g=1e-3)),
-        *(Units(x=1e3), Units(x=1e-3), Units(y=1e3), Units(y=1e-3)),
+        *(Units(x=1e3), Units(x=1e-3), Units(y=1e3), Units(y=1e-3)),  # one program serves them all
     ],
     ids=str,
 )
@@ -299,26 +329,26 @@ def test_memory_one_still_converges_and_more_is_faster() -> None:
 
 def test_a_problem_that_is_not_finite_at_the_start_is_refused() -> None:
     problem = Problem(lambda x, y: jnp.sum(jnp.log(x) + y), lambda x, y: jnp.sum((y - x) ** 2))
-    result = minimize(problem, PenaltyProxBiO(), -jnp.ones(2), jnp.zeros(2), throw=False)
+    result = minimize(problem, -jnp.ones(2), jnp.zeros(2), PenaltyProxBiO(), throw=False)
     assert result.status is Status.NONFINITE_START
 
 
 def test_a_step_to_where_the_problem_is_not_finite_is_taken_back() -> None:
     """Phi = x - log x has its minimum at 1 and ends at 0, where steps from 30 may lead."""
     problem = Problem(lambda x, y: jnp.sum(y - jnp.log(y)), lambda x, y: jnp.sum((y - x) ** 2))
-    result = minimize(problem, PenaltyProxBiO(), jnp.array([30.0, 0.01]), jnp.ones(2), rtol=1e-8)
+    result = minimize(problem, jnp.array([30.0, 0.01]), jnp.ones(2), PenaltyProxBiO(), rtol=1e-8)
     np.testing.assert_allclose(result.x, 1.0, rtol=1e-5)
 
 
 def test_an_upper_level_that_does_not_look_at_y() -> None:
     problem = Problem(lambda x, y: jnp.sum((x - 2) ** 2), lambda x, y: jnp.sum((y - x) ** 2))
-    result = minimize(problem, PenaltyProxBiO(), jnp.zeros(2), jnp.ones(2), rtol=1e-8)
+    result = minimize(problem, jnp.zeros(2), jnp.ones(2), PenaltyProxBiO(), rtol=1e-8)
     np.testing.assert_allclose(result.x, 2.0, rtol=1e-6)
 
 
 def test_a_lower_level_that_does_not_look_at_x() -> None:
     problem = Problem(lambda x, y: jnp.sum((x - y) ** 2), lambda x, y: jnp.sum((y - 3) ** 2))
-    result = minimize(problem, PenaltyProxBiO(), jnp.zeros(2), jnp.ones(2), rtol=1e-8)
+    result = minimize(problem, jnp.zeros(2), jnp.ones(2), PenaltyProxBiO(), rtol=1e-8)
     np.testing.assert_allclose(result.x, 3.0, rtol=1e-6)
 
 
@@ -326,6 +356,17 @@ def test_vmap_over_penalties() -> None:
     case = follow(0.1)
     last = jax.vmap(lambda lam: run(case.problem, PenaltyProxBiO(lam), case.x0, case.y0, steps=15)[0].x)
     np.testing.assert_allclose(last(jnp.array([1.0, 100.0])), np.stack([case.minimiser()] * 2), atol=1e-6)
+
+
+def test_it_is_the_default_solver_with_another_hypergradient() -> None:
+    named = PenaltyProxBiO(penalty=3.0, memory=7)
+    assert isinstance(named, AdaptiveProxBiO)
+    assert isinstance(named.hypergradient, Penalty)
+    assert (float(named.hypergradient.penalty), named.memory) == (3.0, 7)
+    assert PenaltyProxBiO().hypergradient.penalty is None
+    assert isinstance(AdaptiveProxBiO().hypergradient, Implicit)
+    with pytest.raises(TypeError, match=r"must be a ControlledHypergradient such as Implicit\(\), got float"):
+        AdaptiveProxBiO(3.0)
 
 
 @pytest.mark.parametrize(

@@ -3,6 +3,8 @@
 from importlib.metadata import version as _version
 
 from proxbi._compare import compare as compare
+from proxbi._diagnose import Diagnosis as Diagnosis
+from proxbi._diagnose import check as check
 from proxbi._loop import run as run
 from proxbi._minimize import minimize as minimize
 from proxbi._own_loop import HypergradientInfo as HypergradientInfo

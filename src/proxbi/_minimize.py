@@ -31,6 +31,7 @@ from proxbi.result import Result, Seconds, Snapshot, SolveError, Status
 from proxbi.solvers import AdaptiveProxBiO, Fault, Info, Solver
 
 _RTOL = 1e-6  # of the default solver, where no tolerance is given
+_LEAST_RTOL = 1000  # and at least so many units of rounding: the certificate claims some tens for rounding alone
 _SLICE = 1.0  # seconds of steps between two looks at the clock and at Ctrl-C
 _MOST_RECHECKS = 3  # failed confirmations of convergence, after which rounding is what is in the way
 _MOST_CALLS = 2**31 - 1  # as many as 32 bits count
@@ -65,8 +66,8 @@ def minimize(
     - `tol`: stop once the stationarity, an estimate of dist(0, d(Phi + h)(x)), is at most this.
     - `rtol`: or once it is at most this times the gradient that the curvature of Phi near x builds up over the way from
       x0 to x: the rule does not change with units, with constants added to f, or with how steep f is at x0. (The
-      default solver asks the same of the decrease that is still to be had.) 1e-6 if neither a solver nor `tol` is
-      given.
+      default solver asks the same of the decrease that is still to be had.) 1e-6 in float64 and 1e-4 in float32 if
+      neither a solver nor `tol` is given.
     - `bounds`: constants of the problem, for guaranteed bounds instead of estimates in the result.
     - `every`: the length of a chunk: metrics, callbacks and stopping tests happen every so many steps (and after the
       first one, where the default solver looks at x0, or `rtol` refers to it).
@@ -94,10 +95,11 @@ def minimize(
     x0, y0 = _starts(problem, x0, y0, resume)
     if bounds is not None and not isinstance(bounds, Bounds):
         raise TypeError(f"bounds must be a proxbi Bounds such as Bounds(mu=0.1, cross=1.0), got {bounds!r}.")
-    goal = _goal(tol, rtol, solver is None)
+    default = solver is None
     solver = AdaptiveProxBiO() if solver is None else solver
     callbacks = _with_bar(callbacks, progress)
     problem, x0, y0, first = checked(problem, solver, x0, y0)
+    goal = _goal(tol, rtol, default, jax.tree.leaves(x0)[0].dtype)
     snapshot = _first_snapshot(problem, solver, first, resume)
     loop = _Run(problem, solver, jax.random.key(0) if key is None else key, snapshot, goal, bounds)
     if snapshot.step == 0 and solver.looks_ahead and not _feasible(problem, x0):
@@ -331,9 +333,10 @@ def _feasible(problem: Problem, x0: PyTree) -> bool:
     return bool(jnp.isfinite(problem.regularizer.value(x0)))
 
 
-def _goal(tol: float | None, rtol: float | None, default: bool) -> Goal:
+def _goal(tol: float | None, rtol: float | None, default: bool, dtype: Any = jnp.float64) -> Goal:
+    """The tolerances; where none is given, those of the default solver in this dtype."""
     if default and tol is None and rtol is None:
-        rtol = _RTOL
+        rtol = max(_RTOL, _LEAST_RTOL * float(jnp.finfo(dtype).eps))
     for name, value in (("tol", tol), ("rtol", rtol)):
         if value is not None:
             _check.positive(name, _check.as_float(value))
