@@ -46,7 +46,7 @@ def push(pairs: Pairs, step: PyTree, product: PyTree, least_cosine: float) -> tu
     step, product = _tree.scale(1 / unit, step), _tree.scale(1 / unit, product)
     curvature = _tree.dot(step, product)
     size = _tree.norm(product)
-    keep = (length > 0) & (curvature > least_cosine * size) & jnp.isfinite(size)
+    keep = (length > 0) & (curvature > least_cosine * size) & (size < float(jnp.finfo(size.dtype).max) ** _OVERFLOWS)
     place = pairs.pushed % len(pairs.curvatures)
 
     def write(stack: Array, new: Array) -> Array:
@@ -58,6 +58,9 @@ def push(pairs: Pairs, step: PyTree, product: PyTree, least_cosine: float) -> tu
         write(pairs.curvatures, curvature),
         pairs.pushed + keep.astype(jnp.int32),
     ), keep
+
+
+_OVERFLOWS = 0.25  # power of the largest number: products of four such numbers overflow
 
 
 # The inverse BFGS matrix M of the pairs, started from gamma I, is applied in one of two ways, which differ by rounding
@@ -83,6 +86,14 @@ class Inverse(NamedTuple):
 def inverse(pairs: Pairs) -> Inverse:
     """The inverse BFGS matrix of the pairs; the identity without any."""
     return Inverse(pairs, jax.lax.platform_dependent(pairs, cpu=_no_triangle, default=inverted_triangle))
+
+
+def forgotten(m: Inverse | None) -> Inverse | None:
+    """The same without pairs."""
+    if m is None:
+        return None
+    pairs = m.pairs._replace(curvatures=jnp.zeros_like(m.pairs.curvatures))
+    return Inverse(pairs, jnp.zeros_like(m.triangle))
 
 
 def two_loops(m: Inverse, r: PyTree) -> PyTree:

@@ -12,9 +12,11 @@ corrections changed the hypergradient from that of the last x to d; if d depends
 
     E = (e_y / c_y + e_v / c_v) |d - d_last|                                                               (error)
 
-is the error of d. (It fails where d is far more sensitive to what is left than to what was corrected: then values and
-slopes of the outer steps disagree, and the solver asks for more accuracy.) Corrections go on until E is as small beside
-|d + s| as was asked for.
+is the error of d. Corrections go on, in rounds, until E is as small beside |d + s| as was asked for; in a further round
+d_last is the d of the round before, and c the corrections of this round. (E is too small where the d of the new x with
+the old y and v, which is not computed, was much further from d than d_last is. Then d is usually much larger than
+d_last: where it is, a second round is made in any case, and without the pairs: those of another x, where H was quite
+different, hide errors from M.)
 
 **The error of the value.** Phi^ = f - <v, g_y> has the error <e_v', H e_y> with e_v' = e_v + the error of v that is due
 to y; corrections of y by c_y went with corrections of v by c_v, so e_v' is about e_v + (c_v / c_y) e_y / 2.
@@ -40,7 +42,8 @@ from proxbi.problem import Counts, Problem
 _FIRST = 0.03  # gap / change before any is known: asks for corrections to 1e-3 at x0, when the accuracy is 0.1
 _AIM = 0.3  # the part of the allowed error that a round aims at, so that one round is usually enough
 _LOOSEST, _TIGHTEST = 0.3, 1e-6  # accuracies of a first round: looser ones teach nothing, tighter ones are rounding
-_SHARPER = 1e-3  # a further round is at most so much more accurate: its estimate may be wrong
+_SUSPECT = 10  # times as large as the last d: a second round shows whether that is an error
+_LARGEST_RESIDUAL = 0.1  # of the adjoint equation, relative to its right side
 _MOST_ROUNDS = 4
 _MOST_NEWTON_STEPS = 50
 _MOST_TRIES = 30  # lengths of one Newton step: down to 0.1^30 at worst, 0.9^30 at best
@@ -70,6 +73,7 @@ class _Correction(NamedTuple):
     step: PyTree
     size: Scalar
     left: Scalar
+    longest: Scalar
     residual: Scalar
     status: Int[Array, ""]
     matvecs: Int[Array, ""]
@@ -85,11 +89,13 @@ class _At(NamedTuple):
     lower: tuple[Scalar, PyTree]  # g and g_y
     upper: tuple[Scalar, PyTree, PyTree]  # f, f_x and f_y
     grad: PyTree
-    sizes: tuple[Scalar, Scalar]  # of the largest corrections of y and of v
+    before: PyTree  # the d of the round before, or of the last x
+    sizes: tuple[Scalar, Scalar]  # of the largest corrections of y and of v in this round
     left: tuple[Scalar, Scalar]  # what is still wrong with them
     residual: Scalar  # |f_y - H v|
     accuracy: Scalar  # of the corrections of this round
     error: Scalar
+    longest: Scalar  # the longest CG step, an estimate of 1 / lambda_min(MH)
     shortened: Bool[Array, ""]  # whether the last step of y was
     tiny: Bool[Array, ""]  # and whether it changed no more than half of its digits
     rounds: Int[Array, ""]
@@ -166,12 +172,13 @@ class Implicit(ControlledHypergradient):
             at = at._replace(
                 upper=upper,
                 counts=at.counts + Counts(hvp=e.matvecs),
+                longest=jnp.maximum(at.longest, e.longest),
                 conditioner=None if e.pairs is None else _lbfgs.inverse(e.pairs),
             )
             at = jax.lax.cond(
-                adjoint, lambda: _after_adjoint(problem, x, at, e, last), lambda: _after_newton(problem, x, at, e)
+                adjoint, lambda: _after_adjoint(problem, x, at, e), lambda: _after_newton(problem, x, at, e)
             )
-            return _round_judged(at, adjoint, accuracy * gap(at), steps)
+            return _round_judged(at, adjoint, last.terms > 0, accuracy * gap(at), steps)
 
         at = jax.lax.while_loop(lambda at: at.phase != _DONE, correct, first)
         return _evaluation(at, gap(at), last)
@@ -188,11 +195,13 @@ def _start(problem: Problem, x: PyTree, last: Evaluation, accuracy: Scalar) -> _
         lower=(value.astype(accuracy.dtype), gradient),
         upper=(zero, _tree.zeros_like(x), _tree.zeros_like(last.y)),
         grad=last.grad,
+        before=last.grad,
         sizes=(zero, zero),
         left=(zero, zero),
         residual=zero,
         accuracy=accuracy,
         error=zero,
+        longest=zero + 1,
         shortened=no,
         tiny=no,
         rounds=none,
@@ -227,12 +236,12 @@ def _correction(
     )
     step, size = _tree.scale(unit, last.v), unit * jnp.sqrt(last.energy)
     error = unit * left(last.decrease, last.longest)
-    return _Correction(step, size, error, unit * last.size, last.status, last.matvecs, last.observed)
+    return _Correction(step, size, error, last.longest, unit * last.size, last.status, last.matvecs, last.observed)
 
 
 def _lower_judged(at: _At, precondition: Matvec) -> _At:
     """What is left of the error of y, and whether it is small enough to turn to v."""
-    left = jnp.sqrt(jnp.maximum(_tree.dot(at.lower[1], precondition(at.lower[1])), 0))
+    left = jnp.sqrt(jnp.maximum(_tree.dot(at.lower[1], precondition(at.lower[1])), 0) * at.longest)
     small = (left <= _SLACK * at.accuracy * at.sizes[0]) & ~at.shortened
     # Where steps are in the last digits and no longer help, all that is left is rounding.
     small = small | (at.tiny & (left > 0.5 * at.left[0]))
@@ -289,19 +298,20 @@ def _after_newton(problem: Problem, x: PyTree, at: _At, e: _Correction) -> _At:
     )
 
 
-def _after_adjoint(problem: Problem, x: PyTree, at: _At, e: _Correction, last: Evaluation) -> _At:
+def _after_adjoint(problem: Problem, x: PyTree, at: _At, e: _Correction) -> _At:
     """v with its correction, the hypergradient, and its error."""
     v = _tree.axpy(1, e.step, at.v)
     grad = _tree.subtract(at.upper[1], problem.cross(x, at.y)(v))
     sizes, left = (at.sizes[0], jnp.maximum(at.sizes[1], e.size)), (at.left[0], e.left)
-    change = _tree.norm(_tree.subtract(grad, last.grad))
+    change = _tree.norm(_tree.subtract(grad, at.before))
     finite = _tree.all_finite(grad) & jnp.isfinite(at.upper[0])
     return at._replace(
         v=v,
         grad=grad,
         sizes=sizes,
         left=left,
-        error=(ratio(left[0], sizes[0]) + ratio(left[1], sizes[1])) * change,
+        # A round leaves of the error before it what its corrections leave of what they correct, and no less.
+        error=jnp.maximum((ratio(left[0], sizes[0]) + ratio(left[1], sizes[1])) * change, at.accuracy * at.error),
         residual=e.residual,
         rounds=at.rounds + 1,
         outcome=jnp.where(finite, _broken(e.status), int(Outcome.NONFINITE)).astype(jnp.int32),
@@ -309,15 +319,21 @@ def _after_adjoint(problem: Problem, x: PyTree, at: _At, e: _Correction, last: E
     )
 
 
-def _round_judged(at: _At, adjoint: Array, allowed: Scalar, steps: Int[Array, ""]) -> _At:
+def _round_judged(at: _At, adjoint: Array, known: Array, allowed: Scalar, steps: Int[Array, ""]) -> _At:
     """After the adjoint: done, or another round of both solves, as much more accurate as the error asks for."""
-    rough = at.error > allowed
-    more = rough & (at.outcome == Outcome.OK) & (at.rounds < _MOST_ROUNDS) & (at.counts.hvp < steps)
-    factor = jnp.clip(_AIM * ratio(allowed, at.error), _SHARPER, _LOOSEST)
+    # A residual that large makes v, and with it d and the value, meaningless, whatever the energies say.
+    rough = (at.error > allowed) | (at.residual > _LARGEST_RESIDUAL * _tree.norm(at.upper[2]))
+    suspect = (at.rounds == 1) & (_tree.norm(at.grad) > _SUSPECT * _tree.norm(at.before)) & known
+    possible = adjoint & (at.outcome == Outcome.OK) & (at.rounds < _MOST_ROUNDS) & (at.counts.hvp < steps)
+    more = possible & (rough | suspect)
+    accuracy = jnp.clip(_AIM * ratio(allowed, at.error, 1.0), _TIGHTEST, _LOOSEST)
     outcome = jnp.where(rough & ~more & (at.outcome == Outcome.OK), int(Outcome.ROUGH), at.outcome)
     return at._replace(
         phase=jnp.where(adjoint, jnp.where(more, _LOWER, _DONE), at.phase).astype(jnp.int32),
-        accuracy=jnp.where(adjoint & more, factor * at.accuracy, at.accuracy),
+        accuracy=jnp.where(more, accuracy, at.accuracy),
+        before=_tree.where(more, at.grad, at.before),
+        sizes=_tree.where(more, _tree.zeros_like(at.sizes), at.sizes),
+        conditioner=_tree.where(suspect, _lbfgs.forgotten(at.conditioner), at.conditioner),
         outcome=jnp.where(adjoint, outcome, at.outcome).astype(jnp.int32),
     )
 
@@ -325,12 +341,13 @@ def _round_judged(at: _At, adjoint: Array, allowed: Scalar, steps: Int[Array, ""
 def _evaluation(at: _At, gap: Scalar, last: Evaluation) -> Evaluation:
     value, upper_x, upper_y = at.upper
     change = _tree.norm(_tree.subtract(at.grad, last.grad))
+    corrected = _tree.dot(at.v, at.lower[1])
     of_y = ratio(at.sizes[1], at.sizes[0]) * at.left[0]
     return Evaluation(
         y=at.y,
         v=at.v,
         grad=at.grad,
-        value=value - _tree.dot(at.v, at.lower[1]),
+        value=value - corrected,
         error=at.error,
         value_error=at.left[0] * (at.left[1] + 0.5 * of_y),
         bias=jnp.zeros_like(value),

@@ -31,8 +31,10 @@ SAFETY = 10  # by which the estimated errors of values may be too small
 AT_ODDS = 0.5  # values and slopes that differ by more than this part of the change contradict one another
 GROWTH = 10  # of the radius, in units of a step that was taken
 SHRINK = 0.5  # of it, in units of one that was refused: its pair has already taught the model most of what was wrong
+JUMP = 0.01  # by which the radius falls at most where a refused step has left it
 RELAXED = 0.3  # of B where curvature was not positive: forgets a curvature that is gone in a few steps
 DOUBT = 10  # by which accuracy is raised where an error estimate proved too small
+MOST_DOUBT = 100  # of it: a contradiction that outlasts this has other causes
 FORGIVEN = 0.7  # of that, after each step taken: forgotten in about six steps
 PROGRESS = 0.9  # a fall of the stationarity by less than a tenth may be noise
 UNBOUNDED = 1e8  # a way so many times the first step, without the slope falling, has no end
@@ -62,6 +64,8 @@ class Decision(NamedTuple):
     """Whether the change stands out of all noise."""
     doubtful: Bool[Array, ""]
     """Refused, but the values may be at fault and not the step."""
+    mild: Bool[Array, ""]
+    """Whether the objective rose, if it did, by no more than it was to fall: the point is still of the same kind."""
 
 
 def decide(move: Move) -> Decision:
@@ -78,7 +82,12 @@ def decide(move: Move) -> Decision:
     gulf = jnp.abs(move.by_value - move.by_slopes)
     at_odds = gulf > jnp.maximum(AT_ODDS * jnp.abs(move.by_value), rounding)
     misled = at_odds & (2 * jnp.abs(move.by_slopes) < jnp.abs(move.by_value))
-    return Decision(taken, taken & seen, move.usable & ~taken & (misled | ~(visible | sharp)))
+    return Decision(
+        taken=taken,
+        seen=taken & seen,
+        doubtful=move.usable & ~taken & (misled | ~(visible | sharp)),
+        mild=move.usable & (move.by_value <= gain),
+    )
 
 
 class Steering(NamedTuple):
@@ -97,9 +106,11 @@ class Steering(NamedTuple):
 
     def after(self, decision: Decision, length: Scalar, learned: Bool[Array, ""]) -> "Steering":
         """After a move of this length, and whether a pair was learned from it."""
-        taken, refine = decision.taken, decision.doubtful & ~self.refined
+        taken, refine = decision.taken, decision.doubtful & ~self.refined & (self.trust < MOST_DOUBT)
         grown = jnp.maximum(self.radius, GROWTH * length)
-        shrunk = jnp.minimum(self.radius, length) * SHRINK
+        # A nonconvex h may jump out of the radius: the sooner the radius is too short for that, the better.
+        jump = jnp.clip(self.radius / jnp.where(length > 0, length, 1), JUMP, 1)
+        shrunk = SHRINK * jump * jnp.minimum(self.radius, length)
         return Steering(
             radius=jnp.where(taken, grown, jnp.where(refine, self.radius, shrunk)),
             relax=jnp.where(learned, 1, jnp.where(taken, RELAXED, 1) * self.relax),
