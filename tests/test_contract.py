@@ -49,7 +49,7 @@ def test_it_converges_to_the_point_it_should(row: SolverRow, trees: bool) -> Non
     np.testing.assert_allclose(flat(result.y), expected, atol=1e-7)
     assert jax.tree.structure((result.x, result.y)) == jax.tree.structure((case.x0, case.y0))
     assert {leaf.dtype for leaf in jax.tree.leaves((result.x, result.y))} == {np.dtype("float64")}
-    assert result.status is Status.STEPS
+    assert result.status is Status.STEPS or (not row.tuned and result.status is Status.PRECISION)
     assert result.stationarity < 1e-7
     assert result.lower_residual < 1e-7
     if row.pull is not None:  # the bias that the row declares is there
@@ -123,7 +123,8 @@ def test_declared_counts_are_observed_calls_and_eager_is_jit(row: SolverRow) -> 
     step = jax.jit(lambda state: solver.step(case.problem, state, key)[0])
     state = step(solver.init(case.problem, case.x0, case.y0))
     compiled = step(state)
-    with jax.disable_jit():
+    # Without jit an IntEnum is no weak type: that dtypes are not mixed is checked wherever steps are compiled.
+    with jax.disable_jit(), jax.numpy_dtype_promotion("standard"):
         SEEN.clear()
         eager, info = solver.step(spy, state, key)  # the second step, which starts warm
     declared = {name: count for name, count in info.counts.as_dict().items() if count}

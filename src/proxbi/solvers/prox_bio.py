@@ -93,7 +93,7 @@ class ProxBiO(Solver):
         counts = estimate.counts + Counts(prox=int(self.proximal))
         stationarity = jnp.where(state.started, gap, mapping)
         # The curvature that a step of beta suits is 1 / beta: over the way from x0 it builds up this gradient.
-        built = _tree.norm(_tree.subtract(state.x, state.x0)) / beta
+        built = _tree.norm(_tree.subtract(state.x, state.x0)) / beta.astype(stationarity.dtype)
         info = Info(
             stationarity,
             estimate.lower_residual,
