@@ -4,10 +4,10 @@ python benchmarks/house.py [--root src/proxbi]
 
 Counted are the files that exist for the default solver alone: `solvers/adaptive.py`, `hypergradient/implicit.py`, and
 every module that only these, or modules found in this way, import. The list is computed from the imports. Three kinds
-of importers do not make a module shared: the `__init__.py` of packages, which only pass names on; `certificate.py`,
-which judges the answers of every solver by the default's own hypergradient; and, as it is counted next,
+of importers do not make a module shared: the `__init__.py` of packages, which only pass names on; the users of the
+solver, modules that import one of the two files or another user; and, as it is counted next,
 `hypergradient/penalty.py`. Shared modules (`_tree`, `linear` with CG, `lower` with accelerated descent, `problem`, the
-regularizers, the loop of `minimize`) are there for every solver and would stay if this one went: they are not counted.
+regularizers) are there for every solver and would stay if this one went: they are not counted.
 
 A code line is one with a token on it that is neither comment nor docstring; imports and lone brackets are code lines.
 A function is as long as the code lines from its `def` to its end, inner functions included. A literal is a number other
@@ -26,7 +26,6 @@ from typing import NamedTuple
 ROOT = Path(__file__).resolve().parents[1] / "src" / "proxbi"
 SOLVER = ("solvers/adaptive.py", "hypergradient/implicit.py")
 PENALTY = "hypergradient/penalty.py"
-JUDGE = "certificate.py"
 PLAIN = (0, 1, 2, 0.5)
 SHOWN = 8  # of the longest functions
 BLANK = {tokenize.COMMENT, tokenize.NL, tokenize.NEWLINE, tokenize.INDENT, tokenize.DEDENT, tokenize.ENDMARKER}
@@ -90,12 +89,12 @@ def counted(root: Path = ROOT) -> list[str]:
     files = [str(path.relative_to(root)) for path in sorted(root.rglob("*.py")) if path.name != "__init__.py"]
     imports = {file: imported(root, file) for file in files}
     importers = {file: {other for other in files if file in imports[other]} for file in files}
-    own = set(SOLVER)
+    own, users = set(SOLVER), {PENALTY}
+    while more := {file for file in files if imports[file] & (set(SOLVER) | users - {PENALTY})} - own - users:
+        users |= more
     while True:
-        seen = {file for member in own for file in imports[member]}
-        more = {
-            file for file in seen - own - {PENALTY} if importers.get(file) and importers[file] <= own | {JUDGE, PENALTY}
-        }
+        below = {file for member in own for file in imports[member] if file in importers} - own - users
+        more = {file for file in below if importers[file] <= own | users}
         if not more:
             return sorted(own)
         own |= more
