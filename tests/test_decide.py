@@ -25,8 +25,8 @@ def on_host(move: Move) -> Any:
 
 def judged(move: Move) -> tuple[bool, bool, bool]:
     """taken, seen, doubtful."""
-    taken, seen, doubtful = _decide_jit(on_host(move))
-    return bool(taken), bool(seen), bool(doubtful)
+    found = _decide_jit(on_host(move))
+    return bool(found.taken), bool(found.seen), bool(found.doubtful)
 
 
 def made(**numbers: Any) -> Move:
@@ -158,16 +158,18 @@ def test_good_moves_are_taken() -> None:
 @settings(max_examples=30)
 @given(anything)
 def test_decisions_are_those_of_the_uncompiled_rules(move: Move) -> None:
-    arrays = Move(*(jnp.asarray(v) for v in move))
-    assert tuple(bool(a) for a in decide(arrays)) == judged(move)
+    found = decide(Move(*(jnp.asarray(v) for v in move)))
+    assert (bool(found.taken), bool(found.seen), bool(found.doubtful)) == judged(move)
 
 
 # --- steering ---------------------------------------------------------------------------------------------------------
 
-DECISIONS = [
-    Decision(*(jnp.asarray(a) for a in flags))
-    for flags in [(True, True, False), (True, False, False), (False, False, True), (False, False, False)]
-]
+
+def decision_of(*flags: str) -> Decision:
+    return Decision(**{name: jnp.asarray(name in flags) for name in Decision._fields})
+
+
+DECISIONS = [decision_of("taken", "seen"), decision_of("taken"), decision_of("doubtful"), decision_of()]
 lengths = st.floats(-6, 6).map(lambda power: 10.0**power)
 
 
@@ -197,8 +199,7 @@ def test_the_radius_grows_with_steps_taken_and_shrinks_with_those_refused(
         assert float(new.radius) == radius
         assert new.refine
     else:
-        assert float(new.radius) == pytest.approx(SHRINK * min(radius, length))
-        assert float(new.radius) < min(radius, length)
+        assert 0 < float(new.radius) <= SHRINK * min(radius, length) * (1 + 4 * EPS)
         assert not new.refine
 
 
