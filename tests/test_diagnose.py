@@ -34,7 +34,13 @@ def page(problem: Problem, x: Any = X, y: Any = Y) -> str:
     return text
 
 
-@pytest.mark.parametrize("made", [ridge_hyperparameters(100.0), smooth_nonquadratic(1000.0)], ids=["ridge", "smooth"])
+@pytest.mark.parametrize(
+    "made",
+    [
+        pytest.param(ridge_hyperparameters(100.0), id="ridge"),
+        pytest.param(smooth_nonquadratic(1000.0), id="smooth", marks=pytest.mark.slow),
+    ],
+)
 def test_a_good_problem_has_no_fault(made: Any) -> None:
     text = page(made.problem, made.x0, made.y0)
     assert text.startswith("No fault was seen.")
@@ -42,6 +48,7 @@ def test_a_good_problem_has_no_fault(made: Any) -> None:
     assert text.count("right.") == 6
 
 
+@pytest.mark.slow
 def test_pytrees_and_float32_are_fine() -> None:
     problem = Problem(
         lambda x, y: jnp.sum((y["a"] - 2) ** 2) + y["b"][0] ** 2 + x["own"] ** 2,
@@ -113,13 +120,20 @@ OWN = {
 }
 
 
-@pytest.mark.parametrize("made", OWN, ids=lambda made: made.__name__)
+QUICK_OWN = (WrongHvp, WrongCross, SkewHvp)
+
+
+@pytest.mark.parametrize(
+    "made",
+    [pytest.param(made, marks=[] if made in QUICK_OWN else [pytest.mark.slow], id=made.__name__) for made in OWN],
+)
 def test_a_wrong_oracle_is_named(made: type[Problem]) -> None:
     text = page(made(upper, lower))
     for words in OWN[made]:
         assert any(words in line and line.startswith("FAULT") for line in text.splitlines()), text
 
 
+@pytest.mark.slow
 def test_right_oracles_of_ones_own_are_right() -> None:
     class Right(Problem):
         def hvp(self, x: Any, y: Any) -> Any:
@@ -210,7 +224,12 @@ DEFECTS: dict[str, Case] = {
 }
 
 
-@pytest.mark.parametrize("name", DEFECTS)
+QUICK = ("not convex", "hinge", "outside, g", "dead relu", "swapped, by name", "not a scalar", "shapes", "mixed dtypes")
+
+
+@pytest.mark.parametrize(
+    "name", [pytest.param(name, marks=[] if name in QUICK else [pytest.mark.slow]) for name in DEFECTS]
+)
 def test_the_defect_is_named(name: str) -> None:
     f, g, x, y, words = DEFECTS[name]
     text = page(Problem(f, g), x, y)
@@ -236,6 +255,7 @@ def test_float32_is_advised_against_where_it_will_not_do() -> None:
     assert "the precision will do" in page(double, np.ones(4), np.zeros(4))
 
 
+@pytest.mark.slow
 def test_a_custom_derivative_that_is_wrong_is_found() -> None:
     @jax.custom_jvp
     def square(y: Any) -> Any:
