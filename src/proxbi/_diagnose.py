@@ -30,9 +30,7 @@ from proxbi.theory.probes import steepness
 
 _AWAY = 0.01  # relative: far enough from a start of zeros to see all terms, near enough to stay in most domains
 _MOVES = 8  # random moves by _AWAY around y0 and y*, to see how near the end of the domain is
-_WRONG = (
-    0.01  # relative: derivatives that differ by more are wrong; a factor or a sign that is missing differs by far more
-)
+_WRONG = 0.01  # relative: derivatives that differ by more are wrong; a missing factor or sign differs by far more
 _DOUBT = 3.0  # times the change of a difference when its step is doubled, which is three times its error
 _BLIND = 0.1  # relative: an error that rounding could make is too large to tell
 _ROUNDING = 100.0  # units of rounding by which sums of many products may be off

@@ -59,10 +59,10 @@ def value_and_hypergradient(
     r"""$\Phi(x) = f(x, y^*(x))$ and $\nabla\Phi(x) = f_x - g_{xy} v$ with $g_{yy} v = f_y$, taken at $y^*(x) =
     \arg\min_y g(x, y)$: for an outer loop of your own, or one of optax, SciPy, ...
 
-    A pure function, which `jit` and `vmap` apply to. `jax.grad` of the value is the hypergradient, so the value may be
-    part of a larger loss; it knows derivatives with respect to x only, refuses those of the data and of the gradient,
-    and those with respect to `y0` and `v0` are zero. The regularizer of the problem plays no part: its prox belongs
-    to the loop.
+    A pure function, which `jit` and `vmap` apply to (under `jit` a loop is faster, too). `jax.grad` of the value is the
+    hypergradient, so the value may be part of a larger loss; it knows derivatives with respect to x only, refuses those
+    of the data and of the gradient, and those with respect to `y0` and `v0` are zero. The regularizer of the problem
+    plays no part: its prox belongs to the loop.
 
     **Arguments:**
 
