@@ -53,7 +53,9 @@ _SLACK = 1.5  # beyond the accuracy of the last Newton step, for its error: the 
 _LAST_DIGITS = 10  # a step of so many units of rounding ends Newton's method
 _ROUNDING = 10  # units of rounding by which a value may be off
 _MOST_NUMBERS = 4e7  # kept as pairs
-_PASSES = 8  # over y, for each pair and call of the preconditioner
+_PASSES = 20  # over y, for each pair and call of the preconditioner, as measured
+_LEAST_MEMORY, _MEMORY, _USEFUL = 40, 80, 8  # pairs: one for so many entries of y, and between these
+_INNER_STEPS = 10_000  # seconds of work, where a product takes part of a millisecond
 _SMALL = 4096  # entries of y, up to which passes cost less than the calls themselves
 
 _LOWER, _ADJOINT, _DONE = range(3)
@@ -64,7 +66,7 @@ class Learned(NamedTuple):
     """The carry of `Implicit`."""
 
     conditioner: Inverse | None
-    """Of H; None if the problem has its own."""
+    """Of H; None if the problem has its own, or pairs would cost more than they save."""
     relation: Scalar
     """|d + s| / |d - d_last| at the last x: how small errors must be beside corrections."""
 
@@ -126,8 +128,8 @@ class Implicit(ControlledHypergradient):
     1.0 True
     """
 
-    memory: int = eqx.field(static=True, default=80)
-    inner_steps: int = eqx.field(static=True, default=10_000)
+    memory: int = eqx.field(static=True, default=_MEMORY)
+    inner_steps: int = eqx.field(static=True, default=_INNER_STEPS)
 
     def __check_init__(self) -> None:
         _check.positive_int("memory", self.memory)
@@ -136,16 +138,17 @@ class Implicit(ControlledHypergradient):
     def init(self, problem: Problem, x: PyTree, y: PyTree) -> Evaluation:
         known = unknown(x, y, None)
         own = type(problem).preconditioner is not Problem.preconditioner
-        conditioner = None if own else _lbfgs.inverse(_lbfgs.empty(y, self._room(problem, x, y)))
+        room = 0 if own else self._room(problem, x, y)
+        conditioner = _lbfgs.inverse(_lbfgs.empty(y, room)) if room else None
         return known._replace(carry=Learned(conditioner, jnp.full_like(known.value, _FIRST)))
 
     def _room(self, problem: Problem, x: PyTree, y: PyTree) -> int:
         """How many pairs are worth their cost: as many as y can use, and no more than cost as much as a product."""
         size = sum(leaf.size for leaf in jax.tree.leaves(y))
-        room = min(self.memory, max(self.memory // 2, size // 8), int(_MOST_NUMBERS) // (2 * size))
+        room = min(self.memory, max(_LEAST_MEMORY, size // _USEFUL), int(_MOST_NUMBERS) // (2 * size))
         if size > _SMALL:
             room = min(room, int(_work(problem, x, y) / (_PASSES * size)))
-        return max(1, room)
+        return room
 
     def __call__(
         self, problem: Problem, x: PyTree, last: Evaluation, subgradient: PyTree, accuracy: Scalar
@@ -289,8 +292,8 @@ def _after_newton(problem: Problem, x: PyTree, at: _At, e: _Correction) -> _At:
         jnp.where(finite, 0, int(Outcome.NONFINITE)),
         jnp.where(given_up, int(Outcome.UNSOLVED), 0),
     ]
-    outcome = jnp.select([fault > 0 for fault in faults], faults, int(Outcome.OK))
-    outcome = jnp.where(ended & (outcome == Outcome.UNSOLVED), int(Outcome.OK), outcome).astype(jnp.int32)
+    outcome = jnp.select([fault > 0 for fault in faults], faults, int(Outcome.OK)).astype(jnp.int32)
+    outcome = jnp.where(ended & (outcome == int(Outcome.UNSOLVED)), int(Outcome.OK), outcome).astype(jnp.int32)
     return at._replace(
         phase=jnp.where(outcome > 0, _DONE, jnp.where(ended, _ADJOINT, _LOWER)).astype(jnp.int32),
         y=_tree.where(outcome > 0, at.y, moved),
@@ -378,11 +381,10 @@ def _broken(status: Int[Array, ""]) -> Int[Array, ""]:
 
 
 def _preconditioner(own: Matvec | None, learned: Inverse | None) -> Matvec:
-    """What was learned, or what the problem brings: `init` sees to it that one of them is there."""
+    """What was learned, or what the problem brings, or none."""
     if learned is not None:
         return learned.__matmul__
-    assert own is not None, "a problem that overrides `preconditioner` must not return None"
-    return own
+    return own or (lambda r: r)
 
 
 def _work(problem: Problem, x: PyTree, y: PyTree) -> float:
