@@ -12,7 +12,7 @@ from jaxtyping import Array, Int, PRNGKeyArray, PyTree
 from proxbi import _compile, _tree
 from proxbi._tree import Scalar
 from proxbi.problem import Counts, Problem
-from proxbi.solvers import Fault, Info, Solver
+from proxbi.solvers import Fault, Info, Solver, traced_step
 
 
 def run(
@@ -77,7 +77,7 @@ def advance(
     """
 
     def body(at: Chunk) -> Chunk:
-        state, info = solver.step(problem, at.state, jax.random.fold_in(key, first + at.steps))
+        state, info = traced_step(problem, solver, at.state, jax.random.fold_in(key, first + at.steps))
         fault = jnp.where(_tree.all_finite((state.x, state.y)), jnp.asarray(info.fault), int(Fault.DIVERGED))
         # Whatever broke at iterates whose products overflow broke because they had run away.
         fault = jnp.where((fault != Fault.NONE) & _overflows(state), int(Fault.DIVERGED), fault).astype(jnp.int32)
@@ -90,9 +90,7 @@ def advance(
             info=_tree.where(good | (at.steps == 0), info, at.info),  # of the last good step, if there was one
         )
 
-    # Not `solver.step` itself: JAX remembers functions by their hash, and may compare it with one whose numbers are
-    # being traced, too.
-    _, shapes = jax.eval_shape(lambda *given: solver.step(*given), problem, state, key)
+    _, shapes = jax.eval_shape(traced_step, problem, solver, state, key)
     blank = jax.tree.map(lambda leaf: jnp.zeros(leaf.shape, leaf.dtype), shapes)
     none = Counts(*[jnp.int32(0)] * len(vars(Counts())))
     start = Chunk(state, jnp.int32(0), jnp.int32(Fault.NONE), none, blank)

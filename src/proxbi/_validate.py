@@ -12,7 +12,7 @@ from jaxtyping import PyTree
 
 from proxbi import _check
 from proxbi.problem import Problem
-from proxbi.solvers import Solver
+from proxbi.solvers import Solver, traced_step
 
 
 def checked(problem: Problem, solver: Solver, x0: PyTree, y0: PyTree) -> tuple[Problem, PyTree, PyTree, PyTree]:
@@ -33,7 +33,7 @@ def checked(problem: Problem, solver: Solver, x0: PyTree, y0: PyTree) -> tuple[P
     _require_use(problem, x0, y0)
     _require_same("regularizer", "prox", x0, lambda: problem.regularizer.prox(x0, 1.0))
     state = solver.init(problem, x0, y0)
-    _require_same("solver", "step", state, lambda: solver.step(problem, state, jax.random.key(0))[0])
+    _require_same("solver", "step", state, lambda: traced_step(problem, solver, state, jax.random.key(0))[0])
     return problem, x0, y0, state
 
 

@@ -205,6 +205,8 @@ class Known(NamedTuple):
     """The one that the last prox left."""
     belongs: Bool[Array, ""]
     """Whether it is one at x; it is not before the first step was taken."""
+    evaluated: Bool[Array, ""]
+    """Whether anything was found at x."""
     length: Scalar
     """A length of x."""
     built: Scalar
@@ -230,6 +232,6 @@ def of_evaluation(
     gap, shorter = (_tree.norm(_tree.axpy(1, s, found.grad)) for s in (at.subgradient, other))
     gap = jnp.where(~at.belongs | (inside & (shorter + off < gap)), shorter + off, gap)
     terms = found.terms + _tree.norm(at.subgradient) + at.built
-    error = error + _ROUNDING * float(jnp.finfo(gap.dtype).eps) * terms
+    error = jnp.where(at.evaluated, error, jnp.inf) + _ROUNDING * float(jnp.finfo(gap.dtype).eps) * terms
     unknown = jnp.full_like(gap, jnp.nan)
     return Certificate(gap + error, unknown, error, lower, adjoint, found.y, counts, bounds is not None)

@@ -36,7 +36,7 @@ from proxbi import _check, _lbfgs, _tree
 from proxbi._lbfgs import Inverse, Pairs
 from proxbi._tree import Scalar
 from proxbi.hypergradient._controlled import ControlledHypergradient, Evaluation, Outcome, ratio, unknown
-from proxbi.linear import LinearStatus, Matvec, conjugate_gradients
+from proxbi.linear import Krylov, LinearStatus, Matvec, conjugate_gradients
 from proxbi.problem import Counts, Problem
 
 _FIRST = 0.03  # gap / change before any is known: asks for corrections to 1e-3 at x0, when the accuracy is 0.1
@@ -53,7 +53,9 @@ _SLACK = 1.5  # beyond the accuracy of the last Newton step, for its error: the 
 _LAST_DIGITS = 10  # a step of so many units of rounding ends Newton's method
 _ROUNDING = 10  # units of rounding by which a value may be off
 _MOST_NUMBERS = 4e7  # kept as pairs
-_PASSES = 8  # over y, for each pair and call of the preconditioner
+_PASSES = 20  # over y, for each pair and call of the preconditioner, as measured
+_LEAST_MEMORY, _MEMORY, _USEFUL = 40, 80, 8  # pairs: one for so many entries of y, and between these
+_INNER_STEPS = 10_000  # seconds of work, where a product takes part of a millisecond
 _SMALL = 4096  # entries of y, up to which passes cost less than the calls themselves
 
 _LOWER, _ADJOINT, _DONE = range(3)
@@ -64,7 +66,7 @@ class Learned(NamedTuple):
     """The carry of `Implicit`."""
 
     conditioner: Inverse | None
-    """Of H; None if the problem has its own."""
+    """Of H; None if the problem has its own, or pairs would cost more than they save."""
     relation: Scalar
     """|d + s| / |d - d_last| at the last x: how small errors must be beside corrections."""
 
@@ -126,8 +128,8 @@ class Implicit(ControlledHypergradient):
     1.0 True
     """
 
-    memory: int = eqx.field(static=True, default=80)
-    inner_steps: int = eqx.field(static=True, default=10_000)
+    memory: int = eqx.field(static=True, default=_MEMORY)
+    inner_steps: int = eqx.field(static=True, default=_INNER_STEPS)
 
     def __check_init__(self) -> None:
         _check.positive_int("memory", self.memory)
@@ -136,16 +138,17 @@ class Implicit(ControlledHypergradient):
     def init(self, problem: Problem, x: PyTree, y: PyTree) -> Evaluation:
         known = unknown(x, y, None)
         own = type(problem).preconditioner is not Problem.preconditioner
-        conditioner = None if own else _lbfgs.inverse(_lbfgs.empty(y, self._room(problem, x, y)))
+        room = 0 if own else self._room(problem, x, y)
+        conditioner = _lbfgs.inverse(_lbfgs.empty(y, room)) if room else None
         return known._replace(carry=Learned(conditioner, jnp.full_like(known.value, _FIRST)))
 
     def _room(self, problem: Problem, x: PyTree, y: PyTree) -> int:
         """How many pairs are worth their cost: as many as y can use, and no more than cost as much as a product."""
         size = sum(leaf.size for leaf in jax.tree.leaves(y))
-        room = min(self.memory, max(self.memory // 2, size // 8), int(_MOST_NUMBERS) // (2 * size))
+        room = min(self.memory, max(_LEAST_MEMORY, size // _USEFUL), int(_MOST_NUMBERS) // (2 * size))
         if size > _SMALL:
             room = min(room, int(_work(problem, x, y) / (_PASSES * size)))
-        return max(1, room)
+        return room
 
     def __call__(
         self, problem: Problem, x: PyTree, last: Evaluation, subgradient: PyTree, accuracy: Scalar
@@ -159,7 +162,6 @@ class Implicit(ControlledHypergradient):
         def correct(at: _At) -> _At:
             hvp, own = problem.hvp(x, at.y), problem.preconditioner(x, at.y)
             precondition = _preconditioner(own, at.conditioner)
-            at = _lower_judged(at, precondition)
             adjoint = at.phase == _ADJOINT
 
             def of_v() -> tuple[PyTree, tuple[Scalar, PyTree, PyTree]]:
@@ -168,15 +170,21 @@ class Implicit(ControlledHypergradient):
 
             rhs, upper = jax.lax.cond(adjoint, of_v, lambda: (_tree.scale(-1, at.lower[1]), at.upper))
             steps = self.inner_steps - at.counts.hvp
-            e = _correction(hvp, rhs, at, jnp.where(adjoint, at.sizes[1], at.sizes[0]), precondition, steps)
+            e = _correction(hvp, rhs, at, adjoint, precondition, steps)
             at = at._replace(
                 upper=upper,
                 counts=at.counts + Counts(hvp=e.matvecs),
                 longest=jnp.maximum(at.longest, e.longest),
                 conditioner=None if e.pairs is None else _lbfgs.inverse(e.pairs),
             )
-            at = jax.lax.cond(
-                adjoint, lambda: _after_adjoint(problem, x, at, e), lambda: _after_newton(problem, x, at, e)
+            solved = (e.matvecs == 0) & (e.status == int(LinearStatus.OK))
+            at = jax.lax.switch(
+                jnp.where(adjoint, 0, jnp.where(solved, 1, 2)),
+                [
+                    lambda: _after_adjoint(problem, x, at, e),
+                    lambda: at._replace(phase=jnp.int32(_ADJOINT), left=(e.left, at.left[1])),
+                    lambda: _after_newton(problem, x, at, e),
+                ],
             )
             return _round_judged(at, adjoint, last.terms > 0, accuracy * gap(at), steps)
 
@@ -213,21 +221,31 @@ def _start(problem: Problem, x: PyTree, last: Evaluation, accuracy: Scalar) -> _
 
 
 def _correction(
-    hvp: Matvec, rhs: PyTree, at: _At, known: Scalar, precondition: Matvec, steps: Int[Array, ""]
+    hvp: Matvec, rhs: PyTree, at: _At, adjoint: Array, precondition: Matvec, steps: Int[Array, ""]
 ) -> _Correction:
-    """e with H e = rhs, until its error is at most the accuracy times the larger of |e|_H and `known`."""
+    """e with H e = rhs, until its error is at most the accuracy times the larger of |e|_H and earlier corrections. No
+    product is taken where y is good enough as it is: then the turn is at v.
+    """
     scale = _tree.norm(rhs)
-    known = known / jnp.where(scale > 0, scale, 1)
+    unit = jnp.where(scale > 0, scale, 1)
+    known = jnp.where(adjoint, at.sizes[1], at.sizes[0]) / unit
     eps = float(jnp.finfo(scale.dtype).eps)
 
-    def left(energy: Scalar, longest: Scalar) -> Scalar:
-        return jnp.sqrt(jnp.maximum(energy, 0) * jnp.where(longest > 0, longest, 1))
+    def left(cg: Krylov) -> Scalar:
+        return jnp.sqrt(jnp.maximum(cg.decrease, 0) * jnp.where(cg.iterations > 0, cg.longest, at.longest))
+
+    def enough(cg: Krylov) -> Array:
+        of_y = (cg.iterations == 0) & ~adjoint
+        small = left(cg) <= jnp.where(of_y, _SLACK, 1) * at.accuracy * jnp.maximum(jnp.sqrt(cg.energy), known)
+        # Where steps are in the last digits and no longer help, all that is left is rounding.
+        rounded = of_y & at.tiny & (unit * left(cg) > 0.5 * at.left[0])
+        return (small & ~(of_y & at.shortened)) | rounded
 
     last, unit = conjugate_gradients(
         hvp,
         rhs,
         None,
-        lambda cg: left(cg.decrease, cg.longest) <= at.accuracy * jnp.maximum(jnp.sqrt(cg.energy), known),
+        enough,
         steps=steps,
         precondition=precondition,
         observe=lambda pairs, p, hp: None if pairs is None else _lbfgs.push(pairs, p, hp, eps)[0],
@@ -235,18 +253,9 @@ def _correction(
         verify=False,
     )
     step, size = _tree.scale(unit, last.v), unit * jnp.sqrt(last.energy)
-    error = unit * left(last.decrease, last.longest)
-    return _Correction(step, size, error, last.longest, unit * last.size, last.status, last.matvecs, last.observed)
-
-
-def _lower_judged(at: _At, precondition: Matvec) -> _At:
-    """What is left of the error of y, and whether it is small enough to turn to v."""
-    left = jnp.sqrt(jnp.maximum(_tree.dot(at.lower[1], precondition(at.lower[1])), 0) * at.longest)
-    small = (left <= _SLACK * at.accuracy * at.sizes[0]) & ~at.shortened
-    # Where steps are in the last digits and no longer help, all that is left is rounding.
-    small = small | (at.tiny & (left > 0.5 * at.left[0]))
-    phase = jnp.where((at.phase == _LOWER) & small, _ADJOINT, at.phase).astype(jnp.int32)
-    return at._replace(left=(left, at.left[1]), phase=phase)
+    return _Correction(
+        step, size, unit * left(last), last.longest, unit * last.size, last.status, last.matvecs, last.observed
+    )
 
 
 # A step of Newton's method. Gradients, whose noise is far below that of values, tell its length: along a direction p
@@ -283,13 +292,14 @@ def _after_newton(problem: Problem, x: PyTree, at: _At, e: _Correction) -> _At:
         jnp.where(finite, 0, int(Outcome.NONFINITE)),
         jnp.where(given_up, int(Outcome.UNSOLVED), 0),
     ]
-    outcome = jnp.select([fault > 0 for fault in faults], faults, int(Outcome.OK))
-    outcome = jnp.where(ended & (outcome == Outcome.UNSOLVED), int(Outcome.OK), outcome).astype(jnp.int32)
+    outcome = jnp.select([fault > 0 for fault in faults], faults, int(Outcome.OK)).astype(jnp.int32)
+    outcome = jnp.where(ended & (outcome == int(Outcome.UNSOLVED)), int(Outcome.OK), outcome).astype(jnp.int32)
     return at._replace(
         phase=jnp.where(outcome > 0, _DONE, jnp.where(ended, _ADJOINT, _LOWER)).astype(jnp.int32),
         y=_tree.where(outcome > 0, at.y, moved),
         lower=_tree.where(outcome > 0, at.lower, lower),
         sizes=(jnp.maximum(at.sizes[0], e.size), at.sizes[1]),
+        left=(e.size, at.left[1]),
         newton=at.newton + 1,
         counts=at.counts + Counts(grad_lower=tries),
         shortened=tries > 1,
@@ -371,11 +381,10 @@ def _broken(status: Int[Array, ""]) -> Int[Array, ""]:
 
 
 def _preconditioner(own: Matvec | None, learned: Inverse | None) -> Matvec:
-    """What was learned, or what the problem brings: `init` sees to it that one of them is there."""
+    """What was learned, or what the problem brings, or none."""
     if learned is not None:
         return learned.__matmul__
-    assert own is not None, "a problem that overrides `preconditioner` must not return None"
-    return own
+    return own or (lambda r: r)
 
 
 def _work(problem: Problem, x: PyTree, y: PyTree) -> float:

@@ -48,6 +48,7 @@ _FALL, _RISE = 0.5, 4  # lam changes by no more than these factors at a time
 _FADES = 0.8  # of |g_xy|: a direction may show little of it by chance
 _TILTS = (1, -1, 2)
 _STARTS = ((1, -1, 0, 0), (2, 0, -1, 0), (-3, 0, 3, 1))  # of w_j, in terms of y, v/lam, w_1, w_-1
+_THIRD, _SIXTH = 3, 1 / 6  # of a third difference, and of a Taylor series
 _SPREADS = (1, 2, 8)  # how much less accurate each may be: what it does to d, and to the bias
 
 
@@ -103,7 +104,7 @@ class Penalty(ControlledHypergradient):
     def init(self, problem: Problem, x: PyTree, y: PyTree) -> Evaluation:
         known = unknown(x, y, None)
         lam = known.value if self.penalty is None else self.penalty.astype(known.value.dtype)
-        return known._replace(carry=Tilted(lam, *[jnp.zeros_like(lam)] * 5))
+        return known._replace(carry=Tilted(lam, *[jnp.zeros_like(lam)] * (len(Tilted._fields) - 1)))
 
     def __call__(
         self, problem: Problem, x: PyTree, last: Evaluation, subgradient: PyTree, accuracy: Scalar
@@ -146,8 +147,8 @@ class Penalty(ControlledHypergradient):
         up, down, further = (jax.tree.map(lambda leaf, k=k: leaf[k], points.slopes) for k in range(len(_TILTS)))
         implicit = _tree.scale(lam / 2, _tree.subtract(up, down))
         grad = _tree.axpy(1, implicit, upper_x)
-        third = _tree.axpy(3, _tree.subtract(at_y, up), _tree.subtract(further, down))
-        bias = lam / 6 * _tree.norm(third)
+        third = _tree.axpy(_THIRD, _tree.subtract(at_y, up), _tree.subtract(further, down))
+        bias = lam * _SIXTH * _tree.norm(third)
 
         moved = _tree.norm(_tree.subtract(lower.y, last.y))
         by_v = ratio(_tree.norm(implicit), _tree.norm(points.v))

@@ -3,6 +3,7 @@
 from proxbi.solvers._base import Fault as Fault
 from proxbi.solvers._base import Info as Info
 from proxbi.solvers._base import Solver as Solver
+from proxbi.solvers._base import traced_step as traced_step
 from proxbi.solvers.adaptive import AdaptiveProxBiO as AdaptiveProxBiO
 from proxbi.solvers.adaptive import PenaltyProxBiO as PenaltyProxBiO
 from proxbi.solvers.prox_bio import PAPER_SOLVERS as PAPER_SOLVERS

@@ -5,8 +5,9 @@ from enum import IntEnum
 from typing import Any
 
 import equinox as eqx
+import jax
 import jax.numpy as jnp
-from jaxtyping import Array, Int, PRNGKeyArray
+from jaxtyping import Array, Int, PRNGKeyArray, PyTree
 
 from proxbi._module import Module
 from proxbi._tree import Scalar
@@ -96,6 +97,12 @@ class Solver(Module):
         """The certificate of `state.x`, with what it cost in its counts."""
         before = self.recheck(state)
         return self.certificate(problem, before, *self.step(problem, before, key), bounds)
+
+
+@jax.jit
+def traced_step(problem: Problem, solver: Solver, state: PyTree, key: PRNGKeyArray) -> tuple[PyTree, Info]:
+    """`solver.step`, of which JAX keeps what it traced: a run asks for it three times, and the next run again."""
+    return solver.step(problem, state, key)
 
 
 def fault_of(linear: LinearInfo | None, lower_residual: Scalar) -> Int[Array, ""]:

@@ -70,6 +70,8 @@ class Decision(NamedTuple):
 
 def decide(move: Move) -> Decision:
     """The rules at the top of this file."""
+    numbers = move[:-1]
+    usable = move.usable & jnp.all(jnp.isfinite(jnp.stack(numbers))) & (move.value_error >= 0) & (move.slope_error >= 0)
     rounding = ROUNDING * float(jnp.finfo(move.by_value.dtype).eps) * move.size
     noise = ROUNDING * rounding + SAFETY * move.value_error
     gain = jnp.maximum(move.predicted, 0)
@@ -77,7 +79,7 @@ def decide(move: Move) -> Decision:
     falls = visible & (move.by_value <= -SUFFICIENT * gain)
     sharp = SAFETY * move.value_error <= jnp.maximum(0.5 * gain, rounding)
     slides = ~visible & sharp & (move.by_slopes + move.slope_error <= 0)
-    taken = move.usable & (falls | slides)
+    taken = usable & (falls | slides)
     seen = visible | (move.by_slopes < -move.slope_error)
     gulf = jnp.abs(move.by_value - move.by_slopes)
     at_odds = gulf > jnp.maximum(AT_ODDS * jnp.abs(move.by_value), rounding)
@@ -85,8 +87,8 @@ def decide(move: Move) -> Decision:
     return Decision(
         taken=taken,
         seen=taken & seen,
-        doubtful=move.usable & ~taken & (misled | ~(visible | sharp)),
-        mild=move.usable & (move.by_value <= gain),
+        doubtful=usable & ~taken & (misled | ~(visible | sharp)),
+        mild=usable & (move.by_value <= gain),
     )
 
 

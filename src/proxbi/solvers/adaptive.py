@@ -187,7 +187,7 @@ class AdaptiveProxBiO(Solver):
     ) -> Certificate:
         at, length = after.at, jnp.maximum(_tree.norm(after.x), after.watch.radius)
         curvature = _lbfgs.newest(after.pairs)
-        known = Known(at.x, at.subgradient, after.moved, length, curvature * _tree.norm(at.x))
+        known = Known(at.x, at.subgradient, after.moved, before.started, length, curvature * _tree.norm(at.x))
         found = of_evaluation(problem, known, before.at.found, at.found, bounds)
         return found._replace(relative=_relative(after, found.stationarity), counts=found.counts + info.counts)
 
@@ -232,7 +232,7 @@ def _move(old: Point, new: Point, dx: PyTree) -> Move:
         predicted=-(there + penalty),
         by_value=(new.found.value - old.found.value) + penalty,
         by_slopes=0.5 * (there + back) + penalty,
-        size=sizes[0] + sizes[1] + sizes[2] + sizes[3],
+        size=jnp.sum(jnp.stack(sizes)),
         value_error=new.found.value_error + old.found.value_error,
         slope_error=0.5 * _tree.norm(dx) * errors,
         usable=usable & jnp.isfinite(new.penalty),
