@@ -46,7 +46,7 @@ from proxbi import (
     minimize,
     paper_solver,
 )
-from proxbi.solvers.skeleton import Skeleton, SkeletonState
+from proxbi.solvers.skeleton import SkeletonState
 
 SOLVER = paper_solver("proximal BiO-AID", alpha=1.0, beta=0.5, T=5)
 CASE = follow(0.1)
@@ -248,8 +248,16 @@ def test_converged_is_not_said_of_an_x_that_the_run_has_left() -> None:
     assert (stopped.status, stopped.stationarity) == (Status.CONVERGED, 0)
 
 
+class Scaleless(ProxBiO):
+    """Says nothing of a scale."""
+
+    def step(self, problem: Any, state: Any, key: Any) -> Any:
+        state, info = super().step(problem, state, key)
+        return state, eqx.tree_at(lambda i: i.relative, info, jnp.full_like(info.relative, jnp.nan))
+
+
 def test_rtol_refers_to_the_start_where_a_solver_knows_no_scale() -> None:
-    solver = Skeleton(0.1, 0.9)
+    solver = Scaleless(AID(GradientDescent(1.0, 5)), 0.1)
     first = minimize(CASE.problem, CASE.x0, CASE.y0, solver, steps=1).history[0]
     assert first["relative"] is None
     result = minimize(CASE.problem, CASE.x0, CASE.y0, solver, steps=1000, every=50, rtol=1e-3)
