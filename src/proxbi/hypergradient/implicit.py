@@ -55,7 +55,7 @@ _ROUNDING = 10  # units of rounding by which a value may be off
 _MOST_NUMBERS = 4e7  # kept as pairs
 _PASSES = 20  # over y, for each pair and call of the preconditioner, as measured
 _LEAST_MEMORY, _MEMORY, _USEFUL = 40, 80, 8  # pairs: one for so many entries of y, and between these
-_INNER_STEPS = 10_000  # seconds of work, where a product takes part of a millisecond
+_INNER_STEPS = 3_000  # seconds of work, where a product takes part of a millisecond
 _SMALL = 4096  # entries of y, up to which passes cost less than the calls themselves
 
 _LOWER, _ADJOINT, _DONE = range(3)
@@ -273,9 +273,11 @@ def _after_newton(problem: Problem, x: PyTree, at: _At, e: _Correction) -> _At:
         return (tries == 0) | (~good & (tries <= _MOST_TRIES))
 
     def look(trial: Trial) -> Trial:
-        length, there, _, _, tries = trial
+        length, there, _, (value, _), tries = trial
         meets_zero = slope / (slope - there)
-        shorter = jnp.where(jnp.isfinite(meets_zero) & (meets_zero > 0), meets_zero, _SHORTEST)
+        # Where g is not finite, its slopes say nothing, though they may be finite: those of a logarithm are.
+        known = jnp.isfinite(value) & jnp.isfinite(meets_zero) & (meets_zero > 0)
+        shorter = jnp.where(known, meets_zero, _SHORTEST)
         length = length * jnp.where(tries == 0, 1, jnp.clip(shorter, _SHORTEST, _LONGEST))
         moved = _tree.axpy(length, e.step, at.y)
         value, gradient = problem.value_and_grad_lower(x, moved)
@@ -286,7 +288,8 @@ def _after_newton(problem: Problem, x: PyTree, at: _At, e: _Correction) -> _At:
     finite = jnp.isfinite(lower[0]) & _tree.all_finite(lower[1]) & jnp.isfinite(slope)
     step, size = _tree.norm(e.step), _tree.norm(at.y)
     ended = step <= _LAST_DIGITS * eps * size
-    given_up = (at.newton + 1 >= _MOST_NEWTON_STEPS) | (tries > _MOST_TRIES)
+    used_up = e.status == int(LinearStatus.BUDGET)
+    given_up = used_up | (at.newton + 1 >= _MOST_NEWTON_STEPS) | (tries > _MOST_TRIES)
     faults = [
         _broken(e.status),
         jnp.where(finite, 0, int(Outcome.NONFINITE)),
