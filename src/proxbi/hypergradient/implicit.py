@@ -66,7 +66,7 @@ class Learned(NamedTuple):
     """The carry of `Implicit`."""
 
     conditioner: Inverse | None
-    """Of H; None if the problem has its own, or pairs would cost more than they save."""
+    """Of H; None if the problem has its own."""
     relation: Scalar
     """|d + s| / |d - d_last| at the last x: how small errors must be beside corrections."""
 
@@ -138,8 +138,7 @@ class Implicit(ControlledHypergradient):
     def init(self, problem: Problem, x: PyTree, y: PyTree) -> Evaluation:
         known = unknown(x, y, None)
         own = type(problem).preconditioner is not Problem.preconditioner
-        room = 0 if own else self._room(problem, x, y)
-        conditioner = _lbfgs.inverse(_lbfgs.empty(y, room)) if room else None
+        conditioner = None if own else _lbfgs.inverse(_lbfgs.empty(y, self._room(problem, x, y)))
         return known._replace(carry=Learned(conditioner, jnp.full_like(known.value, _FIRST)))
 
     def _room(self, problem: Problem, x: PyTree, y: PyTree) -> int:
@@ -148,7 +147,7 @@ class Implicit(ControlledHypergradient):
         room = min(self.memory, max(_LEAST_MEMORY, size // _USEFUL), int(_MOST_NUMBERS) // (2 * size))
         if size > _SMALL:
             room = min(room, int(_work(problem, x, y) / (_PASSES * size)))
-        return room
+        return max(1, room)  # one at least: it gives the scale of M
 
     def __call__(
         self, problem: Problem, x: PyTree, last: Evaluation, subgradient: PyTree, accuracy: Scalar
