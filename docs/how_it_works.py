@@ -5,6 +5,7 @@ python docs/how_it_works.py
 The problem is the README's, without its box: ridge regression with one penalty for each weight.
 """
 
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -16,7 +17,7 @@ import numpy as np
 from proxbi import Problem, minimize
 
 matplotlib.use("Agg")
-from matplotlib import pyplot as plt  # noqa: E402 (the backend comes first)
+from matplotlib import pyplot as plt
 
 jax.config.update("jax_enable_x64", True)
 TAKEN, REFUSED = "#1b6ca8", "#c0392b"
@@ -57,7 +58,7 @@ def recorded() -> list[dict[str, Any]]:
 def main() -> None:
     rows = recorded()
     steps = np.arange(1, len(rows) + 1)
-    moved = [True] + [not np.array_equal(a["x"], b["x"]) for a, b in zip(rows, rows[1:], strict=False)]
+    moved = [True] + [not np.array_equal(a["x"], b["x"]) for a, b in pairwise(rows)]
     colours = [TAKEN if step else REFUSED for step in moved]
     best = min(row["objective"] for row in rows)
     figure, axes = plt.subplots(3, 1, figsize=(8, 8), sharex=True, layout="constrained")

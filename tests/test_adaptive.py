@@ -116,6 +116,7 @@ def test_a_start_that_is_the_solution() -> None:
     assert there.status is Status.CONVERGED
 
 
+@pytest.mark.xfail(strict=False, reason="open in issue 10: rtol is measured by the way from x0, and here there is none")
 def test_a_start_that_is_an_answer() -> None:
     made = analytic.spectral_quadratic(100.0)
     first = minimize(made.problem, made.x0, made.y0)

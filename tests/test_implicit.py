@@ -115,13 +115,19 @@ class Round(NamedTuple):
 
     accuracy: Any
     conditioner: Any
+    sizes: Any = (0.0, 0.0)
+    left: Any = (0.0, 0.0)
+    longest: Any = 1.0
+    shortened: Any = False
+    tiny: Any = False
 
 
 @jax.jit  # once for all: to compile takes longer than to run
 def corrected(matrix: Any, b: Any, accuracy: float, memory: _lbfgs.Pairs) -> Any:
     conditioner = _lbfgs.inverse(memory)
-    at: Any = Round(jnp.asarray(accuracy), conditioner)
-    return implicit._correction(lambda v: matrix @ v, b, at, jnp.zeros(()), conditioner.__matmul__, jnp.int32(200))
+    at: Any = Round(jnp.asarray(accuracy), conditioner)._replace(shortened=jnp.asarray(False), tiny=jnp.asarray(False))
+    adjoint = jnp.asarray(True)
+    return implicit._correction(lambda v: matrix @ v, b, at, adjoint, conditioner.__matmul__, jnp.int32(200))
 
 
 @pytest.mark.parametrize("scale", [1e-150, 1.0, 1e150])

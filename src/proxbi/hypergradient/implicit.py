@@ -55,7 +55,7 @@ _ROUNDING = 10  # units of rounding by which a value may be off
 _MOST_NUMBERS = 4e7  # kept as pairs
 _PASSES = 20  # over y, for each pair and call of the preconditioner, as measured
 _LEAST_MEMORY, _MEMORY, _USEFUL = 40, 80, 8  # pairs: one for so many entries of y, and between these
-_INNER_STEPS = 10_000  # seconds of work, where a product takes part of a millisecond
+_INNER_STEPS = 3_000  # seconds of work, where a product takes part of a millisecond
 _SMALL = 4096  # entries of y, up to which passes cost less than the calls themselves
 
 _LOWER, _ADJOINT, _DONE = range(3)
@@ -66,7 +66,7 @@ class Learned(NamedTuple):
     """The carry of `Implicit`."""
 
     conditioner: Inverse | None
-    """Of H; None if the problem has its own, or pairs would cost more than they save."""
+    """Of H; None if the problem has its own."""
     relation: Scalar
     """|d + s| / |d - d_last| at the last x: how small errors must be beside corrections."""
 
@@ -138,8 +138,7 @@ class Implicit(ControlledHypergradient):
     def init(self, problem: Problem, x: PyTree, y: PyTree) -> Evaluation:
         known = unknown(x, y, None)
         own = type(problem).preconditioner is not Problem.preconditioner
-        room = 0 if own else self._room(problem, x, y)
-        conditioner = _lbfgs.inverse(_lbfgs.empty(y, room)) if room else None
+        conditioner = None if own else _lbfgs.inverse(_lbfgs.empty(y, self._room(problem, x, y)))
         return known._replace(carry=Learned(conditioner, jnp.full_like(known.value, _FIRST)))
 
     def _room(self, problem: Problem, x: PyTree, y: PyTree) -> int:
@@ -148,7 +147,7 @@ class Implicit(ControlledHypergradient):
         room = min(self.memory, max(_LEAST_MEMORY, size // _USEFUL), int(_MOST_NUMBERS) // (2 * size))
         if size > _SMALL:
             room = min(room, int(_work(problem, x, y) / (_PASSES * size)))
-        return room
+        return max(1, room)  # one at least: it gives the scale of M
 
     def __call__(
         self, problem: Problem, x: PyTree, last: Evaluation, subgradient: PyTree, accuracy: Scalar
@@ -273,9 +272,11 @@ def _after_newton(problem: Problem, x: PyTree, at: _At, e: _Correction) -> _At:
         return (tries == 0) | (~good & (tries <= _MOST_TRIES))
 
     def look(trial: Trial) -> Trial:
-        length, there, _, _, tries = trial
+        length, there, _, (value, _), tries = trial
         meets_zero = slope / (slope - there)
-        shorter = jnp.where(jnp.isfinite(meets_zero) & (meets_zero > 0), meets_zero, _SHORTEST)
+        # Where g is not finite, its slopes say nothing, though they may be finite: those of a logarithm are.
+        known = jnp.isfinite(value) & jnp.isfinite(meets_zero) & (meets_zero > 0)
+        shorter = jnp.where(known, meets_zero, _SHORTEST)
         length = length * jnp.where(tries == 0, 1, jnp.clip(shorter, _SHORTEST, _LONGEST))
         moved = _tree.axpy(length, e.step, at.y)
         value, gradient = problem.value_and_grad_lower(x, moved)
@@ -286,7 +287,8 @@ def _after_newton(problem: Problem, x: PyTree, at: _At, e: _Correction) -> _At:
     finite = jnp.isfinite(lower[0]) & _tree.all_finite(lower[1]) & jnp.isfinite(slope)
     step, size = _tree.norm(e.step), _tree.norm(at.y)
     ended = step <= _LAST_DIGITS * eps * size
-    given_up = (at.newton + 1 >= _MOST_NEWTON_STEPS) | (tries > _MOST_TRIES)
+    used_up = e.status == int(LinearStatus.BUDGET)
+    given_up = used_up | (at.newton + 1 >= _MOST_NEWTON_STEPS) | (tries > _MOST_TRIES)
     faults = [
         _broken(e.status),
         jnp.where(finite, 0, int(Outcome.NONFINITE)),
