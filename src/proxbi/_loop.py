@@ -57,6 +57,9 @@ class Chunk(NamedTuple):
     steps: Int[Array, ""]
     fault: Int[Array, ""]
     counts: Counts
+    """Of the steps that were taken."""
+    wasted: Counts
+    """Of the one that broke down, which a resumed run takes again."""
     info: Info
 
 
@@ -76,6 +79,8 @@ def advance(
     one program for all.
     """
 
+    none = Counts(*[jnp.int32(0)] * len(vars(Counts())))
+
     def body(at: Chunk) -> Chunk:
         state, info = traced_step(problem, solver, at.state, jax.random.fold_in(key, first + at.steps))
         fault = jnp.where(_tree.all_finite((state.x, state.y)), jnp.asarray(info.fault), int(Fault.DIVERGED))
@@ -86,14 +91,14 @@ def advance(
             state=_tree.where(good, state, at.state),
             steps=at.steps + jnp.where(good, 1, 0),
             fault=fault,
-            counts=at.counts + info.counts,
+            counts=at.counts + _tree.where(good, jax.tree.map(jnp.int32, info.counts), none),
+            wasted=at.wasted + _tree.where(good, none, jax.tree.map(jnp.int32, info.counts)),
             info=_tree.where(good | (at.steps == 0), info, at.info),  # of the last good step, if there was one
         )
 
     _, shapes = jax.eval_shape(traced_step, problem, solver, state, key)
     blank = jax.tree.map(lambda leaf: jnp.zeros(leaf.shape, leaf.dtype), shapes)
-    none = Counts(*[jnp.int32(0)] * len(vars(Counts())))
-    start = Chunk(state, jnp.int32(0), jnp.int32(Fault.NONE), none, blank)
+    start = Chunk(state, jnp.int32(0), jnp.int32(Fault.NONE), none, none, blank)
 
     def more(at: Chunk) -> Array:
         done = (at.steps > 0) & goal.reached(at.info) if solver.looks_ahead else jnp.asarray(False)

@@ -309,7 +309,7 @@ def _certificates(
     problem: Problem, solver: Solver, before: PyTree, done: Chunk, bounds: tuple[float, ...] | None
 ) -> Certificate:
     def one(before: PyTree, done: Chunk) -> Certificate:
-        info = eqx.tree_at(lambda i: (i.counts, i.fault), done.info, (done.counts, done.fault))
+        info = eqx.tree_at(lambda i: (i.counts, i.fault), done.info, (done.counts + done.wasted, done.fault))
         return _minimize._certificate(problem, solver, before, done.state, info, bounds)
 
     return jax.vmap(one)(before, done)

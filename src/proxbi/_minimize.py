@@ -149,6 +149,7 @@ class _Run:
         self.snapshot, self.goal, self.bounds = snapshot, goal, bounds
         self.compile_seconds = self.run_seconds = self.pace = 0.0
         self.rechecks = 0
+        self.wasted = Counts()
         self.certificate: Certificate | None = None
 
     def compile(self) -> None:
@@ -197,6 +198,7 @@ class _Run:
 
     def _take(self, done: _loop.Chunk) -> None:
         counts = self.snapshot.counts + jax.tree.map(int, done.counts)
+        self.wasted = self.wasted + jax.tree.map(int, done.wasted)
         step, history = self.snapshot.step + int(done.steps), list(self.snapshot.history)
         self.snapshot, self.certificate = Snapshot(step, done.state, counts, history), None
 
@@ -252,7 +254,7 @@ class _Run:
             lower_residual=float(known.lower_residual),
             linear_residual=number(known.linear_residual),
             history=self.snapshot.history,
-            counts=self.snapshot.counts + jax.tree.map(int, known.counts),
+            counts=self.snapshot.counts + self.wasted + jax.tree.map(int, known.counts),
             seconds=Seconds(self.compile_seconds, self.run_seconds),
             state=self.snapshot,
             hypergradient_error=number(known.hypergradient_error),
@@ -268,7 +270,7 @@ class _Run:
         start = time.perf_counter()
         before = self.solver.recheck(self.snapshot.state)
         done = self._chunk(1, _MOST_CALLS, before)
-        info = eqx.tree_at(lambda i: (i.counts, i.fault), done.info, (done.counts, done.fault))
+        info = eqx.tree_at(lambda i: (i.counts, i.fault), done.info, (done.counts + done.wasted, done.fault))
         parts = _certificate(self.problem, self.solver, before, done.state, info, numbers)
         certificate = jax.block_until_ready(parts)._replace(guaranteed=self._guarantees())
         self.run_seconds += time.perf_counter() - start

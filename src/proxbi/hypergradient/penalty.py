@@ -161,8 +161,9 @@ class Penalty(ControlledHypergradient):
         turn = _tree.norm(_tree.subtract(grad, last.grad))
         clear = (known.step_size > 0) & (turn > 2 * (error + last.error)) & (moved > 0)
         sensitivity = jnp.where(clear, ratio(turn, moved), known.sensitivity)
-        inside = jnp.isfinite(problem.value_lower(x, lower.y))  # slopes may be finite outside of the domain of g
-        finite = inside & jnp.isfinite(value) & _tree.all_finite(grad) & jnp.isfinite(lower.residual)
+        # g itself too: its slopes may be finite outside of its domain.
+        finite = _tree.all_finite((value, grad, lower.residual, problem.value_lower(x, lower.y)))
+        calls = lower.calls + points.calls
         return Evaluation(
             y=lower.y,
             v=points.v,
@@ -175,9 +176,7 @@ class Penalty(ControlledHypergradient):
             lower_residual=lower.residual,
             adjoint_residual=ratio(lam * points.residuals[0], _tree.norm(pull)),
             outcome=jnp.where(finite, int(Outcome.OK), int(Outcome.NONFINITE)).astype(jnp.int32),
-            counts=Counts(
-                grad_lower=lower.calls + points.calls, grad_upper=1, grad_lower_x=len(_TILTS) + 2, value_lower=1
-            ),
+            counts=Counts(grad_lower=calls, grad_upper=1, grad_lower_x=len(_TILTS) + 2, value_lower=1),
             carry=Tilted(lam, gain, sensitivity, lower.step_size, points.flatness, bias),
         )
 
