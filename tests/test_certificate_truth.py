@@ -32,6 +32,7 @@ def test_claims_hold() -> None:
 
 
 @pytest.mark.slow
+@pytest.mark.hours  # 2,000 cases: five minutes; 150 of them are in the quick tests
 @pytest.mark.parametrize(("dtype", "number"), [("float64", 1300), ("float32", 700)])
 def test_claims_hold_in_all_programs(dtype: str, number: int) -> None:
     _judge(list(islice(truth.cases(lambda program: program.dtype == dtype), number)))
