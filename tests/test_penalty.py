@@ -91,6 +91,7 @@ def test_it_converges_to_a_stationary_point_without_second_derivatives(case: Ana
     assert distance(case, result) <= 1.5 * result.stationarity
     np.testing.assert_allclose(result.y, case.solution(result.x), rtol=1e-4, atol=1e-6)
     assert result.counts.hvp == result.counts.cross == 0
+    assert result.counts.value_lower == result.counts.grad_upper  # one of each in a round: g must be finite
     assert result.counts.grad_lower > result.counts.grad_lower_x > result.counts.grad_upper > 5
 
 
