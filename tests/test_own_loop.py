@@ -239,7 +239,7 @@ def test_refused_options() -> None:
     with pytest.raises(ValueError, match="v0 must have the structure"):
         value_and_hypergradient(FOLLOW, X, Y, v0=np.zeros(3))
     with pytest.raises(TypeError, match="got Box"):
-        value_and_hypergradient(FOLLOW, X, Y, hypergradient=Box(0.0, 1.0))  # type: ignore[arg-type]
+        value_and_hypergradient(FOLLOW, X, Y, hypergradient=Box(0.0, 1.0))  # type: ignore[arg-type]  # wrong on purpose
 
 
 # --- a loop -----------------------------------------------------------------------------------------------------------
