@@ -33,66 +33,70 @@ def spd(size: int, kappa: float, seed: int = 0) -> np.ndarray:
     return rotation @ np.diag(np.geomspace(1 / kappa, 1, size)) @ rotation.T
 
 
+def pushed(memory: _lbfgs.Pairs, matrix: np.ndarray, step: np.ndarray, keep: bool = True) -> _lbfgs.Pairs:
+    product = matrix @ step
+    parts = (jnp.asarray(part) for part in (step, product, step @ product, keep))
+    return _lbfgs.push(memory, *parts)
+
+
 def collected(matrix: np.ndarray, pairs: int, seed: int = 1) -> _lbfgs.Pairs:
     memory = _lbfgs.empty(jnp.zeros(len(matrix)), pairs)
     for s in np.random.default_rng(seed).normal(size=(pairs + 2, len(matrix))):  # two are pushed out again
-        memory, kept = _lbfgs.push(memory, jnp.asarray(1e-9 * s), jnp.asarray(1e-9 * matrix @ s), 1e-8)
-        assert kept
+        memory = pushed(memory, matrix, 1e-9 * s)
     return memory
 
 
 def test_the_newest_pair_is_satisfied_by_the_inverse_and_by_the_model() -> None:
     matrix = spd(12, 100.0)
     memory = collected(matrix, 5)
-    newest = (int(memory.pushed) - 1) % 5
-    step, product = memory.steps[newest], memory.products[newest]
-    np.testing.assert_allclose(_lbfgs.inverse(memory) @ product, step, rtol=1e-9)
+    step, product, _ = memory.newest
+    np.testing.assert_allclose(memory.precondition(product), step, rtol=1e-9)
     model = _lbfgs.model(memory)
     np.testing.assert_allclose(model @ step, product, rtol=1e-9)
     dense = jax.vmap(lambda u: model @ u)(jnp.eye(12))
-    inverse = jax.vmap(lambda u: _lbfgs.inverse(memory) @ u)(jnp.eye(12))
+    inverse = jax.vmap(lambda u: memory.precondition(u))(jnp.eye(12))
     assert np.linalg.eigvalsh(dense).min() > 0
     assert np.linalg.eigvalsh(inverse).min() > 0
 
 
-def bfgs(memory: _lbfgs.Pairs) -> np.ndarray:
+def bfgs(matrix: np.ndarray, steps: np.ndarray) -> np.ndarray:
     """The inverse BFGS matrix by its recursion, M <- (I - s q' / <s, q>) M (I - q s' / <s, q>) + s s' / <s, q>."""
-    count, pushed = len(memory.curvatures), int(memory.pushed)
-    places = [age % count for age in range(max(0, pushed - count), pushed)]
-    s, q = (np.asarray(stack)[places[-1]] for stack in (memory.steps, memory.products))
-    m = np.eye(len(s)) * (s @ q) / (q @ q)
-    for place in places:
-        s, q = (np.asarray(stack)[place] for stack in (memory.steps, memory.products))
+    newest = matrix @ steps[-1]
+    m = np.eye(len(matrix)) * (steps[-1] @ newest) / (newest @ newest)
+    for s in steps:
+        q = matrix @ s
         v = np.eye(len(s)) - np.outer(s, q) / (s @ q)
         m = v @ m @ v.T + np.outer(s, s) / (s @ q)
     return m
 
 
-@pytest.mark.parametrize("pushed", [1, 3, 5, 8])
-def test_both_forms_of_the_inverse_are_the_bfgs_matrix(pushed: int) -> None:
-    matrix, draw = spd(12, 100.0), np.random.default_rng(4)
-    memory = _lbfgs.empty(jnp.zeros(12), 5)
-    for s in draw.normal(size=(pushed, 12)):
-        memory, _ = _lbfgs.push(memory, jnp.asarray(s), jnp.asarray(matrix @ s), 1e-8)
-    r, expected = draw.normal(size=12), bfgs(memory)
-    for_accelerators = _lbfgs.Inverse(memory, _lbfgs.inverted_triangle(memory))
-    np.testing.assert_allclose(_lbfgs.compact(for_accelerators, jnp.asarray(r)), expected @ r, rtol=1e-9)
-    np.testing.assert_allclose(_lbfgs.two_loops(_lbfgs.inverse(memory), jnp.asarray(r)), expected @ r, rtol=1e-9)
+@pytest.mark.parametrize("number", [1, 7, 8, 9, 40, 41, 100])
+@pytest.mark.parametrize("n", [6, 30])
+def test_the_preconditioner_is_the_bfgs_matrix(n: int, number: int) -> None:
+    matrix, draw = spd(n, 100.0), np.random.default_rng(4)
+    steps = draw.normal(size=(number, n)) * 10.0 ** draw.integers(-6, 6, size=(number, 1))  # lengths do not matter
+    memory = _lbfgs.empty(jnp.zeros(n), 32)
+    for s in steps:
+        memory = pushed(memory, matrix, s)
+    left = number if number <= 40 else 32 + (number - 1) % 8 + 1  # the oldest of five blocks is emptied at once
+    r = draw.normal(size=n)
+    expected = bfgs(matrix, steps[-left:]) @ r
+    np.testing.assert_allclose(memory.precondition(jnp.asarray(r)), expected, rtol=1e-7)
 
 
 def test_with_as_many_conjugate_pairs_as_dimensions_both_are_exact() -> None:
     matrix = spd(6, 1e4)
     memory = _lbfgs.empty(jnp.zeros(6), 6)
     for direction in np.linalg.eigh(matrix)[1].T:
-        memory, _ = _lbfgs.push(memory, jnp.asarray(direction), jnp.asarray(matrix @ direction), 1e-12)
+        memory = pushed(memory, matrix, direction)
     u = jnp.arange(1.0, 7.0)
     np.testing.assert_allclose(_lbfgs.model(memory) @ u, matrix @ u, rtol=1e-8)
-    np.testing.assert_allclose(_lbfgs.inverse(memory) @ (matrix @ u), u, rtol=1e-6)
+    np.testing.assert_allclose(memory.precondition(matrix @ u), u, rtol=1e-6)
 
 
 def test_without_pairs_the_inverse_is_the_identity_and_the_model_zero() -> None:
     memory, u = _lbfgs.empty(jnp.zeros(3), 4), jnp.arange(3.0)
-    np.testing.assert_array_equal(_lbfgs.inverse(memory) @ u, u)
+    np.testing.assert_array_equal(memory.precondition(u), u)
     np.testing.assert_array_equal(_lbfgs.model(memory) @ u, 0)
     np.testing.assert_allclose(_lbfgs.model(memory).scaled(1, 2.5) @ u, 2.5 * u, rtol=1e-12)
 
@@ -102,32 +106,19 @@ def test_a_model_can_be_scaled_and_shifted() -> None:
     np.testing.assert_allclose(model.scaled(0.3, 2.0) @ u, 0.3 * (model @ u) + 2.0 * u, rtol=1e-12)
 
 
-@pytest.mark.parametrize("product", [[-1.0, 0.0], [0.0, 1.0], [np.nan, 1.0], [np.inf, 0.0]])
-def test_pairs_without_positive_curvature_are_not_kept(product: list[float]) -> None:
-    memory = _lbfgs.empty(jnp.zeros(2), 3)
-    after, kept = _lbfgs.push(memory, jnp.array([1.0, 0.0]), jnp.asarray(product), 1e-8)
-    assert not kept
-    assert all(np.array_equal(a, b) for a, b in zip(jax.tree.leaves(memory), jax.tree.leaves(after), strict=True))
-
-
-class Round(NamedTuple):
-    """What a correction reads of the state of `Implicit`."""
-
-    accuracy: Any
-    conditioner: Any
-    sizes: Any = (0.0, 0.0)
-    left: Any = (0.0, 0.0)
-    longest: Any = 1.0
-    shortened: Any = False
-    tiny: Any = False
+def test_a_pair_that_is_not_to_be_kept_changes_nothing() -> None:
+    memory = collected(spd(6, 30.0), 4)
+    after = pushed(memory, -np.eye(6), np.ones(6), keep=False)
+    assert all(np.array_equal(a, b) for a, b in zip(memory, after, strict=True))
 
 
 @jax.jit  # once for all: to compile takes longer than to run
 def corrected(matrix: Any, b: Any, accuracy: float, memory: _lbfgs.Pairs) -> Any:
-    conditioner = _lbfgs.inverse(memory)
-    at: Any = Round(jnp.asarray(accuracy), conditioner)._replace(shortened=jnp.asarray(False), tiny=jnp.asarray(False))
-    adjoint = jnp.asarray(True)
-    return implicit._correction(lambda v: matrix @ v, b, at, adjoint, conditioner.__matmul__, jnp.int32(200))
+    problem = Problem(lambda x, y: jnp.sum(y), lambda x, y: y @ matrix @ y / 2)
+    start = Implicit().init(problem, b, b)
+    at = implicit._start(problem, b, start._replace(carry=start.carry._replace(pairs=memory)), jnp.asarray(accuracy))
+    precondition = implicit._preconditioner(None, memory)
+    return implicit._correction(lambda v: matrix @ v, b, at, jnp.asarray(True), precondition, jnp.int32(200))
 
 
 @pytest.mark.parametrize("scale", [1e-150, 1.0, 1e150])
@@ -137,12 +128,12 @@ def test_the_error_of_a_correction_is_what_it_says(accuracy: float, scale: float
     e = corrected(matrix, b, accuracy, _lbfgs.empty(jnp.zeros(40), 8))
     off = np.asarray(e.step) / scale - np.linalg.solve(matrix, b / scale)
     true = np.sqrt(off @ matrix @ off)
-    assert e.status == LinearStatus.OK
+    assert e.cg.status == LinearStatus.OK
     assert true <= 3 * accuracy * float(e.size) / scale
     said = float(e.left) / scale
     assert true / 30 - 1e-12 <= said <= 30 * true + 1e-12
-    warm = corrected(matrix, b, accuracy, e.pairs)
-    assert warm.matvecs <= e.matvecs  # what the first solve learned
+    warm = corrected(matrix, b, accuracy, e.cg.observed)
+    assert warm.cg.matvecs <= e.cg.matvecs  # what the first solve learned
 
 
 @pytest.mark.parametrize(
@@ -155,7 +146,7 @@ def test_the_error_of_a_correction_is_what_it_says(accuracy: float, scale: float
 )
 def test_matrices_that_have_no_inverse_are_named(matrix: np.ndarray, status: LinearStatus) -> None:
     e = corrected(matrix, np.ones(2), 1e-6, _lbfgs.empty(jnp.zeros(2), 4))
-    assert e.status == status
+    assert e.cg.status == status
 
 
 HYPERGRADIENT = Implicit(memory=10)
@@ -296,7 +287,7 @@ def test_a_problem_may_bring_its_own_preconditioner() -> None:
     found = [evaluated(problem, made.x0, made.y0, 1e-6) for problem in (plain, own)]
     np.testing.assert_allclose(found[1].grad, made.gradient(made.x0), rtol=1e-6)
     assert found[1].counts.hvp == 3 < found[0].counts.hvp  # one for y, one for v, and one for the residual of v
-    assert found[1].carry.conditioner is None
+    assert found[1].carry.pairs is None
     answers = [minimize(problem, made.x0, made.y0, rtol=1e-6) for problem in (plain, own)]
     assert answers[0].status is answers[1].status is Status.CONVERGED
     np.testing.assert_allclose(answers[0].x, answers[1].x, atol=1e-3)

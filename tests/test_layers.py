@@ -31,6 +31,7 @@ ORDER = [
     ["result"],
     ["checkpoint"],
     ["callbacks"],
+    ["_driver"],
     ["_minimize"],
     ["_many"],
     ["_compare"],

@@ -14,7 +14,7 @@ from proxbi import (
     Problem,
     SolveError,
     Status,
-    _minimize,
+    _driver,
     minimize,
     minimize_many,
     paper_solver,
@@ -153,7 +153,7 @@ def test_an_interruption_returns_what_was_reached(monkeypatch: pytest.MonkeyPatc
         def __exit__(self, *_: Any) -> None:
             pass
 
-    monkeypatch.setattr(_minimize, "_interruptible", Pressed)
+    monkeypatch.setattr(_driver, "interruptible", Pressed)
     found = minimize_many(PROBLEM, STARTS, 0 * STARTS)
     assert found.statuses == [Status.INTERRUPTED] * 3
     assert [result.steps for result in found.results] == [1] * 3

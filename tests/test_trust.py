@@ -29,7 +29,7 @@ from proxbi import (
     Status,
     TimeLimit,
     _loop,
-    _minimize,
+    _driver,
     minimize,
 )
 
@@ -411,7 +411,7 @@ def test_a_time_limit_acts_within_a_step(every: int, monkeypatch: pytest.MonkeyP
         return done
 
     monkeypatch.setattr(_loop, "advance", slowly)
-    monkeypatch.setattr(_minimize, "time", SimpleNamespace(perf_counter=lambda: now[0]))
+    monkeypatch.setattr(_driver, "time", SimpleNamespace(perf_counter=lambda: now[0]))
     result = minimize(
         made("quartic"), x0=vector(1.0), y0=vector(0.0), every=every, rtol=1e-14, callbacks=[TimeLimit(60)]
     )

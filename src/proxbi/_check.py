@@ -60,8 +60,13 @@ def float_tree(name: str, tree: PyTree) -> PyTree:
         raise ValueError(f"{name} is an empty pytree: it has no array in it.")
     for path, leaf in leaves:
         _float_leaf(name + jax.tree_util.keystr(path), leaf)
-    # Naming the dtype makes weakly typed arrays strong: a first step that changes the type would compile all twice.
-    return jax.tree.map(lambda leaf: jnp.asarray(leaf, jnp.asarray(leaf).dtype), tree)
+    return jax.tree.map(_strong, tree)
+
+
+def _strong(leaf: Any) -> Array:
+    """As a JAX array, not weakly typed: a first step that changes the type would compile all twice."""
+    array = jnp.asarray(leaf)
+    return array.astype(array.dtype) if array.weak_type else array
 
 
 def data_tree(name: str, tree: PyTree) -> PyTree:
@@ -114,5 +119,5 @@ def _finite(where: str, leaf: Any) -> None:
 def _number(name: str, value: Array, holds: Callable[[Array], Array], expected: str) -> None:
     if isinstance(value, jax.core.Tracer):
         return
-    if not np.all(np.isfinite(value)) or not np.all(holds(value)):
+    if not np.all(np.isfinite(value)) or not np.all(holds(np.asarray(value))):
         raise ValueError(f"{name} must be {expected}, got {value}.")

@@ -1,185 +1,132 @@
-r"""What pairs (s, H s) say about a symmetric H: limited-memory quasi-Newton updates.
+r"""What pairs (s, H s) say about a symmetric H: limited-memory quasi-Newton updates, on flat vectors.
 
-Pairs are kept with |s| = 1, so that no scale of the problem makes an inner product overflow or vanish. Two uses:
+Two uses:
 
-- `Inverse` is a preconditioner for H from the pairs that earlier CG solves left behind (Morales and Nocedal,
+- `Pairs.precondition` is a preconditioner for H from the pairs that earlier CG solves left behind (Morales and Nocedal,
   "Automatic preconditioning by limited memory quasi-Newton updating", 2000);
 - `model` is the matrix B = sigma I + Q (T - sigma I) Q' itself, with Q an orthonormal basis of the span of all pairs
   and T = Q'BQ small, for steps that need B u rather than a solve.
 
-Every pair kept has positive curvature, so both are positive definite.
+Only pairs of positive curvature may be pushed, so both are positive definite; neither changes with the lengths of s.
+
+**The preconditioner** is the inverse BFGS matrix M of the pairs, started from gamma I. A block of pairs turns a matrix
+M into V'MV + S' R^-T D R^-1 S with V = I - Q' R^-1 S, where the rows of S and Q are the pairs, oldest first, R is the
+upper triangle of S Q', and D its diagonal (Byrd, Nocedal, Schnabel, "Representations of quasi-Newton matrices and their
+use in limited memory methods", 1994). So M r takes two loops over the blocks, as L-BFGS takes over pairs:
+
+    newest to oldest:    a = R^-1 S t,    t <- t - Q' a          (from t = r)
+    oldest to newest:    z <- z + S' R^-T (D a - Q z)            (from z = gamma t)
+
+Larger blocks mean fewer and larger products, which is what machines like, but R of many pairs, and more than n of them
+above all, is so badly conditioned that its inverse means nothing. A block of a few is a good compromise. A new pair
+adds a last row and column to the R of its block; R^-1 gains the column -R^-1 (S q) / <s, q> and the diagonal entry
+1 / <s, q>. Where there is no room left, the oldest block is emptied.
 """
 
 from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
-from jaxtyping import Array, Bool, Float, Int, PyTree
+from jaxtyping import Array, Bool, Float, Int
 
 from proxbi import _tree
 from proxbi._tree import Scalar
 
-
-class Pairs(NamedTuple):
-    """A ring buffer of pairs; leaves have a leading axis for the pairs."""
-
-    steps: PyTree
-    products: PyTree
-    curvatures: Float[Array, " pairs"]
-    """<s, H s>; 0 marks an empty place."""
-    pushed: Int[Array, ""]
-
-
-def empty(like: PyTree, pairs: int) -> Pairs:
-    """Room for `pairs` pairs of vectors shaped as `like`."""
-    stack = jax.tree.map(lambda leaf: jnp.zeros((pairs, *leaf.shape), leaf.dtype), like)
-    dtype = jnp.result_type(*jax.tree.leaves(like))
-    return Pairs(stack, stack, jnp.zeros(pairs, dtype), jnp.int32(0))
-
-
-def push(pairs: Pairs, step: PyTree, product: PyTree, least_cosine: float) -> tuple[Pairs, Bool[Array, ""]]:
-    """The pair in the place of the oldest, and whether it was kept: it is not where the cosine between s and H s is
-    at most `least_cosine`, because H is not positive along s or rounding hides that it is.
-    """
-    length = _tree.norm(step)
-    unit = jnp.where(length > 0, length, 1)
-    step, product = _tree.scale(1 / unit, step), _tree.scale(1 / unit, product)
-    curvature = _tree.dot(step, product)
-    size = _tree.norm(product)
-    keep = (length > 0) & (curvature > least_cosine * size) & (size < float(jnp.finfo(size.dtype).max) ** _OVERFLOWS)
-    place = pairs.pushed % len(pairs.curvatures)
-
-    def write(stack: Array, new: Array) -> Array:
-        return stack.at[place].set(jnp.where(keep, new, stack[place]))
-
-    return Pairs(
-        jax.tree.map(write, pairs.steps, step),
-        jax.tree.map(write, pairs.products, product),
-        write(pairs.curvatures, curvature),
-        pairs.pushed + keep.astype(jnp.int32),
-    ), keep
-
-
-_OVERFLOWS = 0.25  # power of the largest number: products of four such numbers overflow
-
-
-# The inverse BFGS matrix M of the pairs, started from gamma I, is applied in one of two ways, which differ by rounding
-# only. The two loops of L-BFGS go through the pairs one by one: best on a CPU, where a step of a loop is cheap, and
-# hopeless on an accelerator, where each is several launches. There the compact form is used (Byrd, Nocedal, Schnabel,
-# "Representations of quasi-Newton matrices and their use in limited memory methods", 1994): with the pairs as rows of S
-# and Q, oldest first, R the upper triangle of S Q' and D its diagonal,
-#
-#     M r = gamma t + S' R^-T (D a - gamma Q t),     a = R^-1 S r,     t = r - Q' a,
-#
-# four matrix products. As <r, M r> = gamma <t, t> + <a, D a>, rounding does not make it negative.
-class Inverse(NamedTuple):
-    """M, close to the inverse of H on the span of the pairs; `inverse(pairs) @ r` applies it."""
-
-    pairs: Pairs
-    triangle: Float[Array, "pairs pairs"]
-    """R^-1, its rows and columns in the places of the pairs; not used on a CPU."""
-
-    def __matmul__(self, r: PyTree) -> PyTree:
-        return jax.lax.platform_dependent(self, r, cpu=two_loops, default=compact)
-
-
-def inverse(pairs: Pairs) -> Inverse:
-    """The inverse BFGS matrix of the pairs; the identity without any."""
-    return Inverse(pairs, jax.lax.platform_dependent(pairs, cpu=_no_triangle, default=inverted_triangle))
-
-
-def forgotten(m: Inverse | None) -> Inverse | None:
-    """The same without pairs."""
-    if m is None:
-        return None
-    pairs = m.pairs._replace(curvatures=jnp.zeros_like(m.pairs.curvatures))
-    return Inverse(pairs, jnp.zeros_like(m.triangle))
-
-
-def two_loops(m: Inverse, r: PyTree) -> PyTree:
-    """M r, pair by pair."""
-    count = len(m.pairs.curvatures)
-
-    def pair(age: Any) -> tuple[PyTree, PyTree, Scalar]:
-        place = (m.pairs.pushed - 1 - age) % count
-        step, product = (jax.tree.map(lambda leaf: leaf[place], t) for t in (m.pairs.steps, m.pairs.products))
-        return step, product, _reciprocal(m.pairs.curvatures[place])
-
-    def down(age: Any, at: tuple[PyTree, Array]) -> tuple[PyTree, Array]:
-        t, lengths = at
-        step, product, weight = pair(age)
-        length = weight * _tree.dot(step, t)
-        return _tree.axpy(-length, product, t), lengths.at[age].set(length)
-
-    def up(k: Any, t: PyTree) -> PyTree:
-        age = count - 1 - k
-        step, product, weight = pair(age)
-        return _tree.axpy(lengths[age] - weight * _tree.dot(product, t), step, t)
-
-    t, lengths = jax.lax.fori_loop(0, count, down, (r, jnp.zeros_like(m.pairs.curvatures)))
-    return jax.lax.fori_loop(0, count, up, _tree.scale(_gamma(m.pairs), t))
-
-
-def compact(m: Inverse, r: PyTree) -> PyTree:
-    """M r by matrix products."""
-    pairs, gamma = m.pairs, _gamma(m.pairs)
-    a = jnp.dot(m.triangle, _inner(pairs.steps, r), precision=_EXACT)
-    t = jax.tree.map(lambda leaf, stack: leaf - _combined(a, stack), r, pairs.products)
-    c = jnp.dot(m.triangle.T, pairs.curvatures * a - gamma * _inner(pairs.products, t), precision=_EXACT)
-    return jax.tree.map(lambda leaf, stack: gamma.astype(leaf.dtype) * leaf + _combined(c, stack), t, pairs.steps)
-
-
-def inverted_triangle(pairs: Pairs) -> Float[Array, "pairs pairs"]:
-    """R^-1, row by row from the newest pair on: row i of R R^-1 = I is d_i x_i + sum over newer j of R_ij x_j = e_i."""
-    count, weights = len(pairs.curvatures), _reciprocal(pairs.curvatures)
-    place = jnp.arange(count, dtype=pairs.pushed.dtype)
-    age = (pairs.pushed - 1 - place) % count
-    mixed = jax.vmap(lambda s: _inner(pairs.products, s))(pairs.steps)
-    newer = jnp.where(age[None, :] < age[:, None], mixed, 0)
-    identity = jnp.eye(count, dtype=weights.dtype)
-
-    def row(k: Any, rows: Array) -> Array:
-        i = (pairs.pushed - 1 - k) % count
-        return rows.at[i].set(weights[i] * (identity[i] - jnp.dot(newer[i], rows, precision=_EXACT)))
-
-    return jax.lax.fori_loop(0, count, row, jnp.zeros_like(identity))
-
-
-def _no_triangle(pairs: Pairs) -> Float[Array, "pairs pairs"]:
-    return jnp.zeros((len(pairs.curvatures), len(pairs.curvatures)), pairs.curvatures.dtype)
-
-
-def _gamma(pairs: Pairs) -> Scalar:
-    """<s, q> / |q|^2 of the newest pair, the smaller of the two usual choices; 1 without pairs."""
-    newest = (pairs.pushed - 1) % len(pairs.curvatures)
-    product = jax.tree.map(lambda stack: stack[newest], pairs.products)
-    squared = _reciprocal(pairs.curvatures[newest]) * _tree.dot(product, product)
-    return jnp.where(squared > 0, _reciprocal(squared), 1)
-
-
-def _reciprocal(a: Array) -> Array:
-    """1 / a, and 0 where a is not positive."""
-    return jnp.where(a > 0, 1 / jnp.where(a > 0, a, 1), 0)
-
-
+_BLOCK = 8  # pairs: R of so many is well conditioned, and the two loops are eight times shorter
+_BLOCKS = 4  # at least, but for very few pairs: emptying one must not lose most of what is known
 _EXACT = jax.lax.Precision.HIGHEST  # accelerators would round the factors
 
 
-def _inner(stack: PyTree, vector: PyTree) -> Float[Array, " pairs"]:
-    """The inner product of each of the stack with the vector."""
-    products = jax.tree.map(lambda s, v: jnp.tensordot(s, v, v.ndim, precision=_EXACT), stack, vector)
-    return jnp.sum(jnp.stack(jax.tree.leaves(products)), axis=0)
+class Pairs(NamedTuple):
+    """A ring buffer of blocks of pairs."""
+
+    steps: Float[Array, "blocks pairs n"]
+    products: Float[Array, "blocks pairs n"]
+    curvatures: Float[Array, "blocks pairs"]
+    """<s, H s>; 0 marks an empty place."""
+    triangles: Float[Array, "blocks pairs pairs"]
+    """R^-1 of each block."""
+    pushed: Int[Array, ""]
+
+    @property
+    def newest(self) -> tuple[Array, Array, Scalar]:
+        """s, H s and <s, H s> of the newest pair."""
+        place = _place(self, self.pushed - 1)
+        return self.steps[place], self.products[place], self.curvatures[place]
+
+    def precondition(self, r: Float[Array, " n"]) -> Float[Array, " n"]:
+        """M r, close to H^-1 r on the span of the pairs; r without any."""
+        blocks = len(self.curvatures)
+        latest = _place(self, self.pushed - 1)[0]
+        used = jnp.minimum(latest + jnp.where(self.pushed > self.curvatures.size, blocks, 1), blocks)
+
+        def down(age: Array, at: tuple[Array, Array]) -> tuple[Array, Array]:
+            t, factors = at
+            block = (latest - age) % blocks
+            a = _product(self.triangles[block], _product(self.steps[block], t))
+            return t - _product(a, self.products[block]), factors.at[block].set(a)
+
+        def up(k: Array, z: Array) -> Array:
+            block = (latest - (used - 1 - k)) % blocks
+            off = self.curvatures[block] * factors[block] - _product(self.products[block], z)
+            return z + _product(_product(off, self.triangles[block]), self.steps[block])
+
+        t, factors = jax.lax.fori_loop(0, used, down, (r, jnp.zeros_like(self.curvatures)))
+        _, product, curvature = self.newest
+        # <s, q> / |q|^2 of the newest pair, the smaller of the two usual choices
+        gamma = jnp.where(curvature > 0, curvature / jnp.where(curvature > 0, product @ product, 1), 1)
+        return jax.lax.fori_loop(0, used, up, gamma * t)
+
+    def forgotten(self) -> "Pairs":
+        """The same room, empty."""
+        return Pairs(*(jnp.zeros_like(part) for part in self))
 
 
-def _combined(factors: Float[Array, " pairs"], stack: Float[Array, "pairs *shape"]) -> Float[Array, "*shape"]:
-    """The sum of all of the stack, each times its factor."""
-    return jnp.tensordot(factors.astype(stack.dtype), stack, 1, precision=_EXACT)
+def empty(like: Float[Array, " n"], pairs: int) -> Pairs:
+    """Room for `pairs` pairs of vectors shaped as `like`, and for a block more, as one is emptied at a time."""
+    size = max(1, min(_BLOCK, pairs // _BLOCKS))
+    blocks = -(-pairs // size) + (size > 1)
+    stack, small = jnp.zeros((blocks, size, like.size), like.dtype), jnp.zeros((blocks, size, size), like.dtype)
+    return Pairs(stack, stack, small[:, 0], small, jnp.int32(0))
 
 
-def newest(pairs: Pairs) -> Scalar:
+def push(pairs: Pairs, step: Array, product: Array, curvature: Scalar, keep: Bool[Array, ""]) -> Pairs:
+    """With the pair, of curvature <s, H s>, in the place of the oldest; unchanged unless `keep`."""
+    block, row = place = _place(pairs, pairs.pushed)
+    weight = 1 / jnp.where(keep, curvature, 1)
+    fresh = row == 0
+    inverse = jnp.where(fresh, 0, pairs.triangles[block])
+    column = -weight * _product(inverse, _product(pairs.steps[block], product))
+    inverse = inverse.at[:, row].set(column.at[row].set(weight))
+    curvatures = jnp.where(fresh, 0, pairs.curvatures[block]).at[row].set(curvature)
+
+    def write(stack: Array, where: Any, new: Array) -> Array:  # in place: only what is new is chosen, not the stack
+        return stack.at[where].set(jnp.where(keep, new, stack[where]))
+
+    return Pairs(
+        write(pairs.steps, place, step),
+        write(pairs.products, place, product),
+        write(pairs.curvatures, block, curvatures),
+        write(pairs.triangles, block, inverse),
+        pairs.pushed + keep.astype(jnp.int32),
+    )
+
+
+def _place(pairs: Pairs, number: Array) -> tuple[Array, Array]:
+    """The block and the row of a pair, by its number."""
+    blocks, size = pairs.curvatures.shape
+    return number // size % blocks, number % size
+
+
+def _product(a: Array, b: Array) -> Array:
+    return jnp.dot(a, b, precision=_EXACT)
+
+
+def steepness(pairs: Pairs) -> Scalar:
     """|H s| / |s| of the newest pair; 0 without pairs."""
-    place = (pairs.pushed - 1) % len(pairs.curvatures)
-    return _tree.norm(jax.tree.map(lambda stack: stack[place], pairs.products))
+    step, product, _ = pairs.newest
+    length, size = _tree.norms(step, product)
+    return size / jnp.where(length > 0, length, 1)
 
 
 class Model(NamedTuple):
@@ -203,10 +150,11 @@ def model(pairs: Pairs) -> Model:
     without pairs. (Of the two usual choices <s, q>/<s, s> makes steps too long and <q, q>/<s, q> too short: this is
     their geometric mean.) Updates are carried out on T alone, r = min(n, 2 pairs) rows, where they are exact.
     """
-    count = len(pairs.curvatures)
+    count, n = pairs.curvatures.size, pairs.steps.shape[-1]
     order = (pairs.pushed + jnp.arange(count, dtype=pairs.pushed.dtype)) % count
-    steps, products, curvatures = pairs.steps[order], pairs.products[order], pairs.curvatures[order]
-    sigma = jnp.where(curvatures[-1] > 0, jnp.linalg.norm(products[-1]), 0)
+    stacks = (pairs.steps.reshape(count, n), pairs.products.reshape(count, n), pairs.curvatures.reshape(count))
+    steps, products, curvatures = (stack[order] for stack in stacks)
+    sigma = steepness(pairs)
     basis = jnp.linalg.qr(jnp.concatenate([steps, products]).T)[0]
     small_steps, small_products = steps @ basis, products @ basis
 

@@ -46,8 +46,7 @@ class Goal(NamedTuple):
 
     def reached(self, info: Any) -> Any:
         """Whether an `Info`, a `Certificate` or a row is as stationary as asked for."""
-        tol, rtol = (jnp.asarray(a, jnp.result_type(info.stationarity)) for a in self)
-        return (info.stationarity <= tol) | (info.relative <= rtol)
+        return (info.stationarity <= self.tol) | (info.relative <= self.rtol)
 
 
 class Chunk(NamedTuple):

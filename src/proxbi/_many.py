@@ -17,9 +17,9 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Int, PRNGKeyArray, PyTree
 
-from proxbi import _check, _compile, _loop, _minimize
+from proxbi import _check, _compile, _driver, _loop
 from proxbi._loop import Chunk, Goal
-from proxbi._minimize import _Run
+from proxbi._driver import Driver
 from proxbi._validate import checked
 from proxbi.certificate import Bounds, Certificate
 from proxbi.problem import Counts, Problem
@@ -106,11 +106,11 @@ def minimize_many(
         raise TypeError(f"bounds must be a proxbi Bounds such as Bounds(mu=0.1, cross=1.0), got {bounds!r}.")
     x0s, y0s = _check.float_tree("x0s", x0s), _check.float_tree("y0s", y0s)
     _require_starts(x0s, y0s)
-    goal = _minimize._goal(tol, rtol, solver is None, jax.tree.leaves(x0s)[0].dtype)
+    goal = _driver.goal_of(tol, rtol, solver is None, jax.tree.leaves(x0s)[0].dtype)
     solver = AdaptiveProxBiO() if solver is None else solver
     problem, _, _, _ = checked(problem, solver, *_picked((x0s, y0s), jnp.int32(0)))
     batch = _Batch(problem, solver, _init(problem, solver, x0s, y0s), goal, bounds)
-    with _minimize._interruptible() as interrupted:
+    with _driver.interruptible() as interrupted:
         batch.run(steps, interrupted)
     found = ManyResult(batch.results())
     if throw and all(result.status.failed and not result.improved for result in found.results):
@@ -143,7 +143,7 @@ class _Place(NamedTuple):
     y: PyTree
 
 
-class _Lane(_Run):
+class _Lane(Driver):
     """One of the runs: its steps and its certificate come from the batch."""
 
     status: Status | None = None
@@ -161,14 +161,14 @@ class _Batch:
 
     def __init__(self, problem: Problem, solver: Solver, states: PyTree, goal: Goal, bounds: Bounds | None):
         self.problem, self.solver, self.states = problem, solver, states
-        self.goal = Goal(*(jnp.asarray(a, float) for a in goal))
-        self.bounds = None if bounds is None else tuple(map(float, vars(bounds).values()))
+        self.bounds = _driver.numbers_of(bounds)
         self.key, self.pace, self.seconds = jax.random.key(0), 0.0, 0.0
         starts = range(len(jax.tree.leaves(states.x)[0]))
         self.lanes = [
             _Lane(problem, solver, self.key, Snapshot(0, p, Counts(), []), goal, bounds) for p in self._places()
         ]
-        feasible = _feasible(problem, states.x) if solver.looks_ahead else np.ones(len(starts), bool)
+        self.goal = self.lanes[0].goal
+        feasible = jax.vmap(lambda x: _driver.feasible(problem, x))(states.x) if solver.looks_ahead else np.ones(len(starts), bool)
         for lane, good in zip(self.lanes, np.asarray(feasible), strict=True):
             lane.begun, lane.status = bool(good), None if good else Status.INFEASIBLE_START
 
@@ -204,12 +204,12 @@ class _Batch:
         infos: dict[int, Any] = {}
         while any(left.values()):
             start, longest = time.perf_counter(), max(left.values())
-            part = 1 if self.pace == 0 else max(1, min(longest, int(_minimize._SLICE / self.pace)))
+            part = 1 if self.pace == 0 else max(1, min(longest, int(_driver.SLICE / self.pace)))
             wanted = [min(part, left.get(id(lane), 0)) for lane in self.lanes]
             done = jax.block_until_ready(self._steps(self.states, wanted))
             self.states = done.state
             self._clock(start, max(1, int(np.max(done.steps))))
-            small = jax.device_get(done._replace(state=None))
+            small = _driver.on_host(done._replace(state=None))
             for k, (lane, place) in enumerate(zip(self.lanes, self._places(), strict=True)):
                 if wanted[k]:
                     own = jax.tree.map(lambda leaf, k=k: leaf[k], small)._replace(state=place)
@@ -244,7 +244,7 @@ class _Batch:
         places = self._places(done.state)
         for k, lane in enumerate(self.lanes):
             if lane in lanes:
-                own = _picked(certificates, jnp.int32(k))._replace(guaranteed=lane._guarantees())
+                own = _picked(certificates, jnp.int32(k))._replace(guaranteed=lane.guarantees())
                 lane.answer = (places[k], own)
                 lane.certificate = own
         return done.state
@@ -291,7 +291,7 @@ def _advance(
     goal: Goal,
 ) -> Chunk:
     """`steps` steps of each run, as many as its entry says."""
-    most = jnp.int32(_minimize._MOST_CALLS)
+    most = jnp.int32(_driver.MOST_CALLS)
 
     def one(state: PyTree, first: Int[Array, ""], steps: Int[Array, ""]) -> Chunk:
         return _loop.advance(problem, solver, state, key, first, steps, goal, most)
@@ -309,8 +309,7 @@ def _certificates(
     problem: Problem, solver: Solver, before: PyTree, done: Chunk, bounds: tuple[float, ...] | None
 ) -> Certificate:
     def one(before: PyTree, done: Chunk) -> Certificate:
-        info = eqx.tree_at(lambda i: (i.counts, i.fault), done.info, (done.counts + done.wasted, done.fault))
-        return _minimize._certificate(problem, solver, before, done.state, info, bounds)
+        return _driver.certificate_of(problem, solver, before, done, bounds)
 
     return jax.vmap(one)(before, done)
 
@@ -323,8 +322,3 @@ def _picked(tree: PyTree, start: Int[Array, ""]) -> PyTree:
 @jax.jit
 def _chosen(on: Array, yes: PyTree, no: PyTree) -> PyTree:
     return jax.vmap(lambda on, a, b: jax.tree.map(lambda p, q: jnp.where(on, p, q), a, b))(on, yes, no)
-
-
-@jax.jit
-def _feasible(problem: Problem, x0s: PyTree) -> Array:
-    return jax.vmap(lambda x: jnp.isfinite(problem.regularizer.value(x)))(x0s)

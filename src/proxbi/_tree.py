@@ -12,6 +12,7 @@ import jax.numpy as jnp
 from jaxtyping import Array, Bool, Float, PyTree
 
 Scalar = Float[Array, ""]
+_FEW = 2  # leaves
 
 
 def axpy(factor: Any, direction: PyTree, start: PyTree) -> PyTree:
@@ -36,7 +37,11 @@ def zeros_like(tree: PyTree) -> PyTree:
 
 def where(condition: Bool[Array, ""], yes: PyTree, no: PyTree) -> PyTree:
     """`yes` if `condition` else `no`, as whole trees."""
-    return jax.tree.map(lambda a, b: jnp.where(condition, a, b), yes, no)
+    if len(jax.tree.leaves(yes)) <= _FEW:
+        return jax.tree.map(lambda a, b: jnp.where(condition, a, b), yes, no)
+    # XLA would compute the condition, and all that leads to it, anew for every leaf: much to compile, and to run.
+    yes = jax.tree.map(lambda a, b: jnp.asarray(a, jnp.result_type(b)), yes, no)
+    return jax.lax.cond(condition, lambda: yes, lambda: no)
 
 
 def total(tree: PyTree) -> Scalar:
@@ -51,13 +56,22 @@ def dot(left: PyTree, right: PyTree) -> Scalar:
 
 def norm(tree: PyTree) -> Scalar:
     """The Euclidean norm over all leaves; finite (zero) gradient at the origin, no overflow for large entries."""
-    largest = jnp.max(jnp.stack([jnp.max(jnp.abs(leaf), initial=0) for leaf in jax.tree.leaves(tree)]))
+    return norms(tree)[0]
+
+
+def norms(*trees: PyTree) -> tuple[Scalar, ...]:
+    """The norm of each of several trees of the same kind: as one program, which compiles in the time of one norm."""
+    number = len(trees)
+    leaves = [jnp.stack(same).reshape(number, -1) for same in zip(*map(jax.tree.leaves, trees), strict=True)]
+    largest = jnp.max(jnp.stack([jnp.max(jnp.abs(leaf), axis=1, initial=0) for leaf in leaves]), axis=0)
+    limits = jnp.finfo(largest.dtype)
     # XLA divides by multiplying with the reciprocal, which must not be denormal: it would be taken for 0.
-    largest = jnp.minimum(largest, float(jnp.finfo(largest.dtype).max) / 8)
-    largest = jax.lax.stop_gradient(jnp.where((largest > 0) & jnp.isfinite(largest), largest, 1))
-    squares = dot(scaled := jax.tree.map(lambda leaf: leaf / largest.astype(leaf.dtype), tree), scaled)
-    positive = squares > 0
-    return jnp.where(positive, largest * jnp.sqrt(jnp.where(positive, squares, 1)), squares)
+    unit = jax.lax.stop_gradient(jnp.clip(largest, float(limits.tiny), float(limits.max) / 8))
+    scaled = [leaf / unit[:, None].astype(leaf.dtype) for leaf in leaves]
+    squares = sum((jnp.sum(leaf * leaf, axis=1) for leaf in scaled), start=jnp.zeros_like(unit))
+    # Unless all entries are 0, the squares are about 1 or more, or NaN.
+    sizes = jnp.where(squares == 0, 0, unit * jnp.sqrt(jnp.where(squares == 0, 1, squares)))
+    return tuple(sizes[k] for k in range(number))
 
 
 def length(tree: PyTree) -> Scalar:

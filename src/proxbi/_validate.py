@@ -10,7 +10,7 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import PyTree
 
-from proxbi import _check
+from proxbi import _check, _compile
 from proxbi.problem import Problem
 from proxbi.solvers import Solver, traced_step
 
@@ -32,9 +32,14 @@ def checked(problem: Problem, solver: Solver, x0: PyTree, y0: PyTree) -> tuple[P
         _require_scalar(name, objective, x0, y0)
     _require_use(problem, x0, y0)
     _require_same("regularizer", "prox", x0, lambda: problem.regularizer.prox(x0, 1.0))
-    state = solver.init(problem, x0, y0)
+    state = _first(problem, solver, x0, y0)
     _require_same("solver", "step", state, lambda: traced_step(problem, solver, state, jax.random.key(0))[0])
     return problem, x0, y0, state
+
+
+@_compile.jit  # operation by operation it takes several times as long
+def _first(problem: Problem, solver: Solver, x0: PyTree, y0: PyTree) -> PyTree:
+    return solver.init(problem, x0, y0)
 
 
 def _require_one_dtype(x: PyTree, y: PyTree) -> None:

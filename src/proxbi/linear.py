@@ -10,7 +10,7 @@ import jax
 import jax.numpy as jnp
 import lineax
 from jax.tree_util import Partial
-from jaxtyping import Array, Int, PyTree
+from jaxtyping import Array, Float, Int, PyTree
 
 from proxbi import _check, _tree
 from proxbi._module import Module
@@ -86,8 +86,8 @@ _STUCK = 0.5  # a true residual that fell by less than this, though the recursio
 _LARGEST = 1 / 8  # of the largest number: its reciprocal is not denormal
 
 
-# The one CG of the package. `small(state)` says when the residual is small enough, `observe(observed, p, H p)` sees
-# every product on the way. The recursive residual drifts from the true one; with `verify` it is computed afresh before
+# The one CG of the package. `small(state)` says when the residual is small enough, `observe(observed, p, H p, <p, H p>,
+# good)` sees every product on the way, and whether it is finite and its curvature positive. The recursive residual drifts from the true one; with `verify` it is computed afresh before
 # anything is called OK.
 def conjugate_gradients(
     matvec: Matvec,
@@ -97,7 +97,7 @@ def conjugate_gradients(
     *,
     steps: Any,
     precondition: Matvec = lambda r: r,
-    observe: Callable[[PyTree, PyTree, PyTree], PyTree] = lambda observed, direction, product: observed,
+    observe: Callable[[PyTree, PyTree, PyTree, Scalar, Array], PyTree] = lambda observed, *_: observed,
     observed: PyTree = None,
     verify: bool = True,
 ) -> tuple[Krylov, Scalar]:
@@ -113,8 +113,9 @@ def conjugate_gradients(
     def advance(at: Krylov) -> Krylov:
         applied = _tree.where(at.measure, at.v, at.direction) if verify else at.direction
         product = matvec(applied)
-        moved = _moved(at, product, b, precondition, verify)
-        return _ended(at, moved, small(moved), steps, observe(at.observed, at.direction, product), verify)
+        moved, curvature = _moved(at, product, b, precondition, verify)
+        observed = observe(at.observed, at.direction, product, curvature, moved.status == _RUNNING)
+        return _ended(at, moved, small(moved), steps, observed, verify)
 
     last = jax.lax.while_loop(
         lambda at: at.status == _RUNNING, advance, _started(b, start, precondition, small, observed, verify)
@@ -155,8 +156,10 @@ def _started(
     return first._replace(status=jnp.where(done & (status == _RUNNING), int(LinearStatus.OK), first.status))
 
 
-def _moved(at: Krylov, product: PyTree, b: PyTree, precondition: Matvec, verify: bool) -> Krylov:
-    """The state after one product: a step along the direction, or the measured residual of the present v."""
+def _moved(at: Krylov, product: PyTree, b: PyTree, precondition: Matvec, verify: bool) -> tuple[Krylov, Scalar]:
+    """The state after one product, a step along the direction or the measured residual of the present v; and the
+    curvature <p, H p>.
+    """
     eps, norm = float(jnp.finfo(at.size.dtype).eps), _tree.norm if verify else _tree.length
     curvature = _tree.dot(at.direction, product)
     # For a positive definite H the cosine between p and H p is at least about 2 / sqrt(kappa).
@@ -187,7 +190,7 @@ def _moved(at: Krylov, product: PyTree, b: PyTree, precondition: Matvec, verify:
         status=status.astype(jnp.int32),
         iterations=at.iterations + jnp.where(at.measure, 0, 1),
         matvecs=at.matvecs + 1,
-    )
+    ), curvature
 
 
 def _ended(at: Krylov, moved: Krylov, small: Array, steps: Any, observed: PyTree, verify: bool) -> Krylov:
@@ -308,6 +311,47 @@ class Direct(LinearSolver):
         info = _judge(_tree.subtract(b, _tree.where(solved, product, v)), b, self.tol, 1, size + 1)
         fault = jnp.where(_tree.all_finite((b, product)), LinearStatus.NEGATIVE_CURVATURE, LinearStatus.NONFINITE)
         return v, info._replace(status=jnp.where(solved, info.status, fault).astype(jnp.int32))
+
+
+class _Directions(NamedTuple):
+    solution: Float[Array, " n"]
+    residual: Float[Array, " n"]
+    directions: Float[Array, "steps n"]
+    images: Float[Array, "steps n"]
+    """A times the directions: orthonormal, or zero where not yet used."""
+    steps: Int[Array, ""]
+
+
+def minimal_residuals(
+    matvec: Callable[[Array], Array], b: Float[Array, " n"], accuracy: float, steps: int
+) -> tuple[Float[Array, " n"], Int[Array, ""]]:
+    """A^-1 b for an A that need not be symmetric, until |b - A v| <= accuracy |b| or the steps are used up, and how
+    many products that took: GCR (Eisenstat, Elman, Schultz, 1983).
+    """
+
+    def unsolved(at: _Directions) -> Array:
+        rough = jnp.linalg.norm(at.residual) > accuracy * jnp.linalg.norm(b)
+        return rough & (at.steps < len(at.images))
+
+    def advance(at: _Directions) -> _Directions:
+        direction, image = at.residual, matvec(at.residual)
+        known = at.images @ image
+        direction, image = direction - known @ at.directions, image - known @ at.images
+        size = jnp.linalg.norm(image)
+        unit = jnp.where(size > 0, size, 1)
+        direction, image = direction / unit, image / unit
+        length = image @ at.residual
+        return _Directions(
+            at.solution + length * direction,
+            at.residual - length * image,
+            at.directions.at[at.steps].set(direction),
+            at.images.at[at.steps].set(image),
+            at.steps + 1,
+        )
+
+    none = jnp.zeros((min(steps, b.size), b.size), b.dtype)
+    last = jax.lax.while_loop(unsolved, advance, _Directions(jnp.zeros_like(b), b, none, none, jnp.int32(0)))
+    return last.solution, last.steps
 
 
 def _ratio(a: Any, b: Scalar) -> Scalar:

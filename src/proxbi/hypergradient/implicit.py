@@ -30,10 +30,11 @@ from typing import NamedTuple
 import equinox as eqx
 import jax
 import jax.numpy as jnp
+from jax.flatten_util import ravel_pytree
 from jaxtyping import Array, Bool, Int, PyTree
 
 from proxbi import _check, _lbfgs, _tree
-from proxbi._lbfgs import Inverse, Pairs
+from proxbi._lbfgs import Pairs
 from proxbi._tree import Scalar
 from proxbi.hypergradient._controlled import ControlledHypergradient, Evaluation, Outcome, ratio, unknown
 from proxbi.linear import Krylov, LinearStatus, Matvec, conjugate_gradients
@@ -58,15 +59,14 @@ _LEAST_MEMORY, _MEMORY, _USEFUL = 40, 80, 8  # pairs: one for so many entries of
 _INNER_STEPS = 3_000  # seconds of work, where a product takes part of a millisecond
 _SMALL = 4096  # entries of y, up to which passes cost less than the calls themselves
 
-_LOWER, _ADJOINT, _DONE = range(3)
-"""What the next correction is for."""
+_LOWER, _ADJOINT, _DONE = range(3)  # what the next correction is for
 
 
 class Learned(NamedTuple):
     """The carry of `Implicit`."""
 
-    conditioner: Inverse | None
-    """Of H; None if the problem has its own."""
+    pairs: Pairs | None
+    """(p, H p) of the CG steps so far; None if the problem has a preconditioner of its own."""
     relation: Scalar
     """|d + s| / |d - d_last| at the last x: how small errors must be beside corrections."""
 
@@ -75,36 +75,26 @@ class _Correction(NamedTuple):
     step: PyTree
     size: Scalar
     left: Scalar
-    longest: Scalar
     residual: Scalar
-    status: Int[Array, ""]
-    matvecs: Int[Array, ""]
-    pairs: Pairs | None
+    cg: Krylov
 
 
 class _At(NamedTuple):
     """The corrections so far."""
 
     phase: Int[Array, ""]
-    y: PyTree
-    v: PyTree
-    lower: tuple[Scalar, PyTree]  # g and g_y
-    upper: tuple[Scalar, PyTree, PyTree]  # f, f_x and f_y
-    grad: PyTree
+    found: Evaluation  # what is known at x, or still that of the last x
+    level: Scalar  # g
+    slope: PyTree  # g_y
     before: PyTree  # the d of the round before, or of the last x
     sizes: tuple[Scalar, Scalar]  # of the largest corrections of y and of v in this round
     left: tuple[Scalar, Scalar]  # what is still wrong with them
-    residual: Scalar  # |f_y - H v|
     accuracy: Scalar  # of the corrections of this round
-    error: Scalar
     longest: Scalar  # the longest CG step, an estimate of 1 / lambda_min(MH)
     shortened: Bool[Array, ""]  # whether the last step of y was
     tiny: Bool[Array, ""]  # and whether it changed no more than half of its digits
     rounds: Int[Array, ""]
     newton: Int[Array, ""]
-    outcome: Int[Array, ""]
-    counts: Counts
-    conditioner: Inverse | None
 
 
 class Implicit(ControlledHypergradient):
@@ -138,8 +128,8 @@ class Implicit(ControlledHypergradient):
     def init(self, problem: Problem, x: PyTree, y: PyTree) -> Evaluation:
         known = unknown(x, y, None)
         own = type(problem).preconditioner is not Problem.preconditioner
-        conditioner = None if own else _lbfgs.inverse(_lbfgs.empty(y, self._room(problem, x, y)))
-        return known._replace(carry=Learned(conditioner, jnp.full_like(known.value, _FIRST)))
+        pairs = None if own else _lbfgs.empty(ravel_pytree(y)[0], self._room(problem, x, y))
+        return known._replace(carry=Learned(pairs, jnp.full_like(known.value, _FIRST)))
 
     def _room(self, problem: Problem, x: PyTree, y: PyTree) -> int:
         """How many pairs are worth their cost: as many as y can use, and no more than cost as much as a product."""
@@ -153,69 +143,76 @@ class Implicit(ControlledHypergradient):
         self, problem: Problem, x: PyTree, last: Evaluation, subgradient: PyTree, accuracy: Scalar
     ) -> Evaluation:
         accuracy = jnp.asarray(accuracy, last.value.dtype)
-        first = _start(problem, x, last, jnp.clip(_AIM * accuracy * last.carry.relation, _TIGHTEST, _LOOSEST))
-
-        def gap(at: _At) -> Scalar:
-            return _tree.norm(_tree.axpy(1, subgradient, at.grad))
 
         def correct(at: _At) -> _At:
-            hvp, own = problem.hvp(x, at.y), problem.preconditioner(x, at.y)
-            precondition = _preconditioner(own, at.conditioner)
-            adjoint = at.phase == _ADJOINT
+            y, v, counts, pairs = at.found.y, at.found.v, at.found.counts, at.found.carry.pairs
+            hvp, adjoint = problem.hvp(x, y), at.phase == _ADJOINT
 
-            def of_v() -> tuple[PyTree, tuple[Scalar, PyTree, PyTree]]:
-                value, (upper_x, upper_y) = problem.value_and_grad_upper(x, at.y)
-                return _tree.subtract(upper_y, hvp(at.v)), (value.astype(accuracy.dtype), upper_x, upper_y)
+            def of_v() -> tuple[PyTree, _Upper]:
+                value, (upper_x, upper_y) = problem.value_and_grad_upper(x, y)
+                return _tree.subtract(upper_y, hvp(v)), (value.astype(accuracy.dtype), upper_x, _tree.norm(upper_y))
 
-            rhs, upper = jax.lax.cond(adjoint, of_v, lambda: (_tree.scale(-1, at.lower[1]), at.upper))
-            steps = self.inner_steps - at.counts.hvp
-            e = _correction(hvp, rhs, at, adjoint, precondition, steps)
-            at = at._replace(
-                upper=upper,
-                counts=at.counts + Counts(hvp=e.matvecs),
-                longest=jnp.maximum(at.longest, e.longest),
-                conditioner=None if e.pairs is None else _lbfgs.inverse(e.pairs),
+            def of_y() -> tuple[PyTree, _Upper]:
+                return _tree.scale(-1, at.slope), (at.level, _tree.zeros_like(x), at.level)
+
+            rhs, upper = jax.lax.cond(adjoint, of_v, of_y)
+            precondition = _preconditioner(problem.preconditioner(x, y), pairs)
+            e = _correction(hvp, rhs, at, adjoint, precondition, self.inner_steps - counts.hvp)
+            found = at.found._replace(
+                counts=counts + Counts(hvp=e.cg.matvecs), carry=at.found.carry._replace(pairs=e.cg.observed)
             )
-            solved = (e.matvecs == 0) & (e.status == int(LinearStatus.OK))
-            at = jax.lax.switch(
-                jnp.where(adjoint, 0, jnp.where(solved, 1, 2)),
-                [
-                    lambda: _after_adjoint(problem, x, at, e),
-                    lambda: at._replace(phase=jnp.int32(_ADJOINT), left=(e.left, at.left[1])),
-                    lambda: _after_newton(problem, x, at, e),
-                ],
+            at = at._replace(found=found, longest=jnp.maximum(at.longest, e.cg.longest))
+            return jax.lax.cond(
+                adjoint,
+                lambda: self._judged(_after_adjoint(problem, x, at, e, upper), last, subgradient, accuracy),
+                lambda: _after_newton(problem, x, at, e),
             )
-            return _round_judged(at, adjoint, last.terms > 0, accuracy * gap(at), steps)
 
-        at = jax.lax.while_loop(lambda at: at.phase != _DONE, correct, first)
-        return _evaluation(at, gap(at), last)
+        first = _start(problem, x, last, jnp.clip(_AIM * accuracy * last.carry.relation, _TIGHTEST, _LOOSEST))
+        return jax.lax.while_loop(lambda at: at.phase != _DONE, correct, first).found
+
+    def _judged(self, at: _At, last: Evaluation, subgradient: PyTree, accuracy: Scalar) -> _At:
+        """After a round: done, or another round of both solves, as much more accurate as the error asks for."""
+        found, grad = at.found, at.found.grad
+        parts = (grad, _tree.axpy(1, subgradient, grad), _tree.subtract(grad, last.grad), at.before)
+        size, gap, change, before = _tree.norms(*parts)
+        # A residual that large makes v, and with it d and the value, meaningless, whatever the energies say.
+        rough = (found.error > accuracy * gap) | (found.adjoint_residual > _LARGEST_RESIDUAL)
+        suspect = (at.rounds == 1) & (size > _SUSPECT * before) & (last.terms > 0)
+        possible = (at.rounds < _MOST_ROUNDS) & (found.counts.hvp < self.inner_steps)
+        more = (found.outcome == Outcome.OK) & (rough | suspect) & possible
+        relation = jnp.where(found.outcome == Outcome.OK, ratio(gap, change, 1.0), found.carry.relation)
+        pairs = None if found.carry.pairs is None else _tree.where(suspect, found.carry.pairs.forgotten(), found.carry.pairs)
+        outcome = jnp.where(rough & ~more & (found.outcome == Outcome.OK), int(Outcome.ROUGH), found.outcome)
+        return at._replace(
+            phase=jnp.where(more, _LOWER, _DONE).astype(jnp.int32),
+            found=found._replace(outcome=outcome.astype(jnp.int32), carry=Learned(pairs, relation)),
+            before=_tree.where(more, found.grad, at.before),
+            sizes=_tree.where(more, _tree.zeros_like(at.sizes), at.sizes),
+            accuracy=jnp.clip(_AIM * ratio(accuracy * gap, found.error, 1.0), _TIGHTEST, _LOOSEST),
+        )
 
 
 def _start(problem: Problem, x: PyTree, last: Evaluation, accuracy: Scalar) -> _At:
     value, gradient = problem.value_and_grad_lower(x, last.y)
     zero, none, no = jnp.zeros_like(accuracy), jnp.int32(0), jnp.asarray(False)
-    finite = jnp.isfinite(value) & _tree.all_finite(gradient)
+    finite, size = jnp.isfinite(value) & _tree.all_finite(gradient), _tree.norm(gradient)
+    outcome = jnp.where(finite, int(Outcome.OK), int(Outcome.NONFINITE)).astype(jnp.int32)
+    counts = jax.tree.map(jnp.int32, Counts(grad_lower=1))
     return _At(
-        phase=jnp.where(finite, jnp.where(_tree.norm(gradient) == 0, _ADJOINT, _LOWER), _DONE).astype(jnp.int32),
-        y=last.y,
-        v=last.v,
-        lower=(value.astype(accuracy.dtype), gradient),
-        upper=(zero, _tree.zeros_like(x), _tree.zeros_like(last.y)),
-        grad=last.grad,
+        phase=jnp.where(finite, jnp.where(size == 0, _ADJOINT, _LOWER), _DONE).astype(jnp.int32),
+        found=last._replace(outcome=outcome, counts=counts, lower_residual=size, error=zero),
+        level=value.astype(accuracy.dtype),
+        slope=gradient,
         before=last.grad,
         sizes=(zero, zero),
         left=(zero, zero),
-        residual=zero,
         accuracy=accuracy,
-        error=zero,
         longest=zero + 1,
         shortened=no,
         tiny=no,
         rounds=none,
         newton=none,
-        outcome=jnp.where(finite, int(Outcome.OK), int(Outcome.NONFINITE)).astype(jnp.int32),
-        counts=jax.tree.map(jnp.int32, Counts(grad_lower=1)),
-        conditioner=last.carry.conditioner,
     )
 
 
@@ -225,10 +222,9 @@ def _correction(
     """e with H e = rhs, until its error is at most the accuracy times the larger of |e|_H and earlier corrections. No
     product is taken where y is good enough as it is: then the turn is at v.
     """
-    scale = _tree.norm(rhs)
+    scale, pairs = _tree.norm(rhs), at.found.carry.pairs
     unit = jnp.where(scale > 0, scale, 1)
     known = jnp.where(adjoint, at.sizes[1], at.sizes[0]) / unit
-    eps = float(jnp.finfo(scale.dtype).eps)
 
     def left(cg: Krylov) -> Scalar:
         return jnp.sqrt(jnp.maximum(cg.decrease, 0) * jnp.where(cg.iterations > 0, cg.longest, at.longest))
@@ -240,20 +236,16 @@ def _correction(
         rounded = of_y & at.tiny & (unit * left(cg) > 0.5 * at.left[0])
         return (small & ~(of_y & at.shortened)) | rounded
 
+    def observe(pairs: Pairs | None, p: PyTree, product: PyTree, curvature: Scalar, good: Array) -> Pairs | None:
+        if pairs is None:
+            return None
+        return _lbfgs.push(pairs, ravel_pytree(p)[0], ravel_pytree(product)[0], curvature, good)
+
     last, unit = conjugate_gradients(
-        hvp,
-        rhs,
-        None,
-        enough,
-        steps=steps,
-        precondition=precondition,
-        observe=lambda pairs, p, hp: None if pairs is None else _lbfgs.push(pairs, p, hp, eps)[0],
-        observed=None if at.conditioner is None else at.conditioner.pairs,
-        verify=False,
+        hvp, rhs, None, enough, steps=steps, precondition=precondition, observe=observe, observed=pairs, verify=False
     )
-    step, size = _tree.scale(unit, last.v), unit * jnp.sqrt(last.energy)
     return _Correction(
-        step, size, unit * left(last), last.longest, unit * last.size, last.status, last.matvecs, last.observed
+        _tree.scale(unit, last.v), unit * jnp.sqrt(last.energy), unit * left(last), unit * last.size, last
     )
 
 
@@ -261,132 +253,100 @@ def _correction(
 # the slope <g_y(y + t p), p> of a convex g grows from a negative value, and t is too long only if the slope has turned
 # nearly as steep upwards. The secant through both slopes then meets zero where a quadratic would.
 def _after_newton(problem: Problem, x: PyTree, at: _At, e: _Correction) -> _At:
-    before, slope = at.lower[0], _tree.dot(at.lower[1], e.step)
+    slope, y = _tree.dot(at.slope, e.step), at.found.y
     eps = float(jnp.finfo(slope.dtype).eps)
-    highest = before + _ROUNDING * eps * jnp.abs(before)
-    Trial = tuple[Scalar, Scalar, PyTree, tuple[Scalar, PyTree], Array]
+    highest = at.level + _ROUNDING * eps * jnp.abs(at.level)
+    needless = (e.cg.matvecs == 0) & (e.cg.status == int(LinearStatus.OK))
+    Trial = tuple[Scalar, Scalar, PyTree, Scalar, PyTree, Array]
 
     def too_long(trial: Trial) -> Array:
-        _, there, _, (value, _), tries = trial
-        good = (there <= -_TURNED * slope) & (value <= highest)
-        return (tries == 0) | (~good & (tries <= _MOST_TRIES))
+        _, there, _, level, _, tries = trial
+        good = (there <= -_TURNED * slope) & (level <= highest)
+        return ~needless & ((tries == 0) | (~good & (tries <= _MOST_TRIES)))
 
     def look(trial: Trial) -> Trial:
-        length, there, _, (value, _), tries = trial
+        length, there, _, level, _, tries = trial
         meets_zero = slope / (slope - there)
         # Where g is not finite, its slopes say nothing, though they may be finite: those of a logarithm are.
-        known = jnp.isfinite(value) & jnp.isfinite(meets_zero) & (meets_zero > 0)
-        shorter = jnp.where(known, meets_zero, _SHORTEST)
-        length = length * jnp.where(tries == 0, 1, jnp.clip(shorter, _SHORTEST, _LONGEST))
-        moved = _tree.axpy(length, e.step, at.y)
-        value, gradient = problem.value_and_grad_lower(x, moved)
-        return length, _tree.dot(gradient, e.step), moved, (value.astype(slope.dtype), gradient), tries + 1
+        known = jnp.isfinite(level) & jnp.isfinite(meets_zero) & (meets_zero > 0)
+        shorter = jnp.clip(jnp.where(known, meets_zero, _SHORTEST), _SHORTEST, _LONGEST)
+        length = length * jnp.where(tries == 0, 1, shorter)
+        moved = _tree.axpy(length, e.step, y)
+        level, gradient = problem.value_and_grad_lower(x, moved)
+        return length, _tree.dot(gradient, e.step), moved, level.astype(slope.dtype), gradient, tries + 1
 
-    first = (jnp.ones_like(slope), jnp.zeros_like(slope), at.y, at.lower, jnp.int32(0))
-    _, _, moved, lower, tries = jax.lax.while_loop(too_long, look, first)
-    finite = jnp.isfinite(lower[0]) & _tree.all_finite(lower[1]) & jnp.isfinite(slope)
-    step, size = _tree.norm(e.step), _tree.norm(at.y)
-    ended = step <= _LAST_DIGITS * eps * size
-    used_up = e.status == int(LinearStatus.BUDGET)
-    given_up = used_up | (at.newton + 1 >= _MOST_NEWTON_STEPS) | (tries > _MOST_TRIES)
-    faults = [
-        _broken(e.status),
-        jnp.where(finite, 0, int(Outcome.NONFINITE)),
-        jnp.where(given_up, int(Outcome.UNSOLVED), 0),
-    ]
-    outcome = jnp.select([fault > 0 for fault in faults], faults, int(Outcome.OK)).astype(jnp.int32)
-    outcome = jnp.where(ended & (outcome == int(Outcome.UNSOLVED)), int(Outcome.OK), outcome).astype(jnp.int32)
-    return at._replace(
-        phase=jnp.where(outcome > 0, _DONE, jnp.where(ended, _ADJOINT, _LOWER)).astype(jnp.int32),
-        y=_tree.where(outcome > 0, at.y, moved),
-        lower=_tree.where(outcome > 0, at.lower, lower),
-        sizes=(jnp.maximum(at.sizes[0], e.size), at.sizes[1]),
-        left=(e.size, at.left[1]),
-        newton=at.newton + 1,
-        counts=at.counts + Counts(grad_lower=tries),
-        shortened=tries > 1,
-        tiny=step <= eps**0.5 * size,
+    first = (jnp.ones_like(slope), jnp.zeros_like(slope), y, at.level, at.slope, jnp.int32(0))
+    _, _, moved, level, gradient, tries = jax.lax.while_loop(too_long, look, first)
+    step, size, residual = _tree.norms(e.step, y, gradient)
+    ended = needless | (step <= _LAST_DIGITS * eps * size)
+    finite = jnp.isfinite(level) & _tree.all_finite(gradient) & jnp.isfinite(slope)
+    used_up = (e.cg.status == int(LinearStatus.BUDGET)) | (at.newton + 1 >= _MOST_NEWTON_STEPS) | (tries > _MOST_TRIES)
+    outcome = jnp.where(finite, _broken(e.cg.status), int(Outcome.NONFINITE))
+    outcome = jnp.where((outcome == Outcome.OK) & used_up & ~ended, int(Outcome.UNSOLVED), outcome).astype(jnp.int32)
+    good = outcome == Outcome.OK
+    found = at.found._replace(
+        y=_tree.where(good, moved, y),
+        lower_residual=residual,
         outcome=outcome,
+        counts=at.found.counts + Counts(grad_lower=tries),
+    )
+    return at._replace(
+        phase=jnp.where(good, jnp.where(ended, _ADJOINT, _LOWER), _DONE).astype(jnp.int32),
+        found=found,
+        level=level,
+        slope=gradient,
+        sizes=(jnp.maximum(at.sizes[0], e.size), at.sizes[1]),
+        left=(jnp.where(needless, e.left, e.size), at.left[1]),
+        newton=at.newton + 1,
+        shortened=tries > 1,
+        tiny=~needless & (step <= eps**0.5 * size),
     )
 
 
-def _after_adjoint(problem: Problem, x: PyTree, at: _At, e: _Correction) -> _At:
+_Upper = tuple[Scalar, PyTree, Scalar]
+"""f, f_x and |f_y|."""
+
+
+def _after_adjoint(problem: Problem, x: PyTree, at: _At, e: _Correction, upper: _Upper) -> _At:
     """v with its correction, the hypergradient, and its error."""
-    v = _tree.axpy(1, e.step, at.v)
-    grad = _tree.subtract(at.upper[1], problem.cross(x, at.y)(v))
+    value, upper_x, size = upper
+    v = _tree.axpy(1, e.step, at.found.v)
+    implicit = problem.cross(x, at.found.y)(v)
+    grad = _tree.subtract(upper_x, implicit)
     sizes, left = (at.sizes[0], jnp.maximum(at.sizes[1], e.size)), (at.left[0], e.left)
-    change = _tree.norm(_tree.subtract(grad, at.before))
-    finite = _tree.all_finite(grad) & jnp.isfinite(at.upper[0])
-    return at._replace(
+    change, direct, indirect = _tree.norms(_tree.subtract(grad, at.before), upper_x, implicit)
+    error = (ratio(left[0], sizes[0]) + ratio(left[1], sizes[1])) * change
+    found = at.found._replace(
         v=v,
         grad=grad,
-        sizes=sizes,
-        left=left,
+        value=value - _tree.dot(v, at.slope),
         # A round leaves of the error before it what its corrections leave of what they correct, and no less.
-        error=jnp.maximum((ratio(left[0], sizes[0]) + ratio(left[1], sizes[1])) * change, at.accuracy * at.error),
-        residual=e.residual,
-        rounds=at.rounds + 1,
-        outcome=jnp.where(finite, _broken(e.status), int(Outcome.NONFINITE)).astype(jnp.int32),
-        counts=at.counts + Counts(grad_upper=1, hvp=1, cross=1),
+        error=jnp.maximum(error, at.accuracy * at.found.error),
+        value_error=left[0] * (left[1] + 0.5 * ratio(sizes[1], sizes[0]) * left[0]),
+        terms=direct + indirect,
+        adjoint_residual=ratio(e.residual, size),
+        outcome=jnp.where(_tree.all_finite((grad, value)), _broken(e.cg.status), int(Outcome.NONFINITE)).astype(jnp.int32),
+        counts=at.found.counts + Counts(grad_upper=1, hvp=1, cross=1),
     )
-
-
-def _round_judged(at: _At, adjoint: Array, known: Array, allowed: Scalar, steps: Int[Array, ""]) -> _At:
-    """After the adjoint: done, or another round of both solves, as much more accurate as the error asks for."""
-    # A residual that large makes v, and with it d and the value, meaningless, whatever the energies say.
-    rough = (at.error > allowed) | (at.residual > _LARGEST_RESIDUAL * _tree.norm(at.upper[2]))
-    suspect = (at.rounds == 1) & (_tree.norm(at.grad) > _SUSPECT * _tree.norm(at.before)) & known
-    possible = adjoint & (at.outcome == Outcome.OK) & (at.rounds < _MOST_ROUNDS) & (at.counts.hvp < steps)
-    more = possible & (rough | suspect)
-    accuracy = jnp.clip(_AIM * ratio(allowed, at.error, 1.0), _TIGHTEST, _LOOSEST)
-    outcome = jnp.where(rough & ~more & (at.outcome == Outcome.OK), int(Outcome.ROUGH), at.outcome)
-    return at._replace(
-        phase=jnp.where(adjoint, jnp.where(more, _LOWER, _DONE), at.phase).astype(jnp.int32),
-        accuracy=jnp.where(more, accuracy, at.accuracy),
-        before=_tree.where(more, at.grad, at.before),
-        sizes=_tree.where(more, _tree.zeros_like(at.sizes), at.sizes),
-        conditioner=_tree.where(suspect, _lbfgs.forgotten(at.conditioner), at.conditioner),
-        outcome=jnp.where(adjoint, outcome, at.outcome).astype(jnp.int32),
-    )
-
-
-def _evaluation(at: _At, gap: Scalar, last: Evaluation) -> Evaluation:
-    value, upper_x, upper_y = at.upper
-    change = _tree.norm(_tree.subtract(at.grad, last.grad))
-    corrected = _tree.dot(at.v, at.lower[1])
-    of_y = ratio(at.sizes[1], at.sizes[0]) * at.left[0]
-    return Evaluation(
-        y=at.y,
-        v=at.v,
-        grad=at.grad,
-        value=value - corrected,
-        error=at.error,
-        value_error=at.left[0] * (at.left[1] + 0.5 * of_y),
-        bias=jnp.zeros_like(value),
-        terms=_tree.norm(upper_x) + _tree.norm(_tree.subtract(upper_x, at.grad)),
-        lower_residual=_tree.norm(at.lower[1]),
-        adjoint_residual=ratio(at.residual, _tree.norm(upper_y)),
-        outcome=at.outcome,
-        counts=at.counts,
-        carry=Learned(
-            at.conditioner, jnp.where(at.outcome <= Outcome.ROUGH, ratio(gap, change, 1.0), last.carry.relation)
-        ),
-    )
+    return at._replace(found=found, sizes=sizes, left=left, rounds=at.rounds + 1)
 
 
 def _broken(status: Int[Array, ""]) -> Int[Array, ""]:
     """The outcome of a linear solve."""
     broken = [status == int(LinearStatus.NEGATIVE_CURVATURE), status == int(LinearStatus.NONFINITE)]
-    return jnp.select(broken, [int(Outcome.NEGATIVE_CURVATURE), int(Outcome.NONFINITE)], int(Outcome.OK)).astype(
-        jnp.int32
-    )
+    return jnp.select(broken, [int(Outcome.NEGATIVE_CURVATURE), int(Outcome.NONFINITE)], int(Outcome.OK))
 
 
-def _preconditioner(own: Matvec | None, learned: Inverse | None) -> Matvec:
-    """What was learned, or what the problem brings, or none."""
-    if learned is not None:
-        return learned.__matmul__
-    return own or (lambda r: r)
+def _preconditioner(own: Matvec | None, pairs: Pairs | None) -> Matvec:
+    """What was learned, or what the problem brings."""
+    if pairs is None:
+        return own or (lambda r: r)
+
+    def learned(r: PyTree) -> PyTree:
+        flat, unravel = ravel_pytree(r)
+        return unravel(pairs.precondition(flat))
+
+    return learned
 
 
 def _work(problem: Problem, x: PyTree, y: PyTree) -> float:

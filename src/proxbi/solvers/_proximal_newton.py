@@ -23,9 +23,10 @@ from jaxtyping import Array, Bool, Float, Int, PyTree
 from proxbi import _tree
 from proxbi._lbfgs import Model
 from proxbi._tree import Scalar
+from proxbi.linear import minimal_residuals
 from proxbi.regularizers import Regularizer, Zero
 
-_ACCURACY, _MOST_STEPS = 0.1, 4
+_ACCURACY, _MOST_STEPS = 0.1, 4  # of the model: it is itself only a model
 _LINEAR_ACCURACY, _MOST_PRODUCTS = 0.1, 10
 
 
@@ -73,7 +74,9 @@ def propose(h: Regularizer, x: PyTree, grad: PyTree, b: Model, curved: Bool[Arra
             move, products = _directly(b, t, _diagonal(h, prox, at.z), residual), jnp.int32(not isinstance(h, Zero))
         else:
             p = jax.linearize(prox, at.z)[1]
-            move, products = _minimal_residual(lambda e: e + t * p(b.basis @ (b.inner @ (b.basis.T @ e))), -residual)
+            move, products = minimal_residuals(
+                lambda e: e + t * p(b.basis @ (b.inner @ (b.basis.T @ e))), -residual, _LINEAR_ACCURACY, _MOST_PRODUCTS
+            )
         return look(at.u + move, at.best, at.steps + 1, at.proxes + products)
 
     first = look(jnp.zeros_like(x), None, jnp.int32(0), jnp.int32(0))
@@ -96,44 +99,3 @@ def _directly(b: Model, t: Scalar, diagonal: Float[Array, " n"], residual: Float
     pq = diagonal[:, None] * b.basis
     small = jnp.eye(b.basis.shape[1], dtype=residual.dtype) + t * (b.basis.T @ pq) @ b.inner
     return -residual - t * pq @ (b.inner @ jnp.linalg.solve(small, -(b.basis.T @ residual)))
-
-
-class _Krylov(NamedTuple):
-    solution: Float[Array, " n"]
-    residual: Float[Array, " n"]
-    directions: Float[Array, "steps n"]
-    images: Float[Array, "steps n"]
-    """A times the directions: orthonormal, or zero where not yet used."""
-    steps: Int[Array, ""]
-
-
-def _minimal_residual(
-    matvec: Callable[[Array], Array], rhs: Float[Array, " n"]
-) -> tuple[Float[Array, " n"], Int[Array, ""]]:
-    """A^-1 rhs, with the residual brought down to `_LINEAR_ACCURACY`, and how many products that took: GCR (Eisenstat,
-    Elman, Schultz, 1983).
-    """
-
-    def unsolved(at: _Krylov) -> Array:
-        rough = jnp.linalg.norm(at.residual) > _LINEAR_ACCURACY * jnp.linalg.norm(rhs)
-        return rough & (at.steps < len(at.images))
-
-    def advance(at: _Krylov) -> _Krylov:
-        direction, image = at.residual, matvec(at.residual)
-        known = at.images @ image
-        direction, image = direction - known @ at.directions, image - known @ at.images
-        size = jnp.linalg.norm(image)
-        unit = jnp.where(size > 0, size, 1)
-        direction, image = direction / unit, image / unit
-        length = image @ at.residual
-        return _Krylov(
-            at.solution + length * direction,
-            at.residual - length * image,
-            at.directions.at[at.steps].set(direction),
-            at.images.at[at.steps].set(image),
-            at.steps + 1,
-        )
-
-    none = jnp.zeros((min(_MOST_PRODUCTS, rhs.size), rhs.size), rhs.dtype)
-    last = jax.lax.while_loop(unsolved, advance, _Krylov(jnp.zeros_like(rhs), rhs, none, none, jnp.int32(0)))
-    return last.solution, last.steps

@@ -24,6 +24,7 @@ from typing import NamedTuple
 
 import equinox as eqx
 import jax.numpy as jnp
+import numpy as np
 from jax.flatten_util import ravel_pytree
 from jaxtyping import Array, Bool, Int, PRNGKeyArray, PyTree
 
@@ -180,14 +181,14 @@ class AdaptiveProxBiO(Solver):
         return after, info
 
     def recheck(self, state: AdaptiveState) -> AdaptiveState:
-        steering = state.steering._replace(refine=jnp.ones_like(state.steering.refine))
-        return state._replace(trial=Target(state.at.x, state.at.subgradient, jnp.int32(0)), steering=steering)
+        steering = state.steering._replace(refine=np.asarray(True))
+        return state._replace(trial=Target(state.at.x, state.at.subgradient, np.int32(0)), steering=steering)
 
     def certificate(
         self, problem: Problem, before: AdaptiveState, after: AdaptiveState, info: Info, bounds: Bounds | None = None
     ) -> Certificate:
         at, length = after.at, jnp.maximum(_tree.norm(after.x), after.watch.radius)
-        curvature = _lbfgs.newest(after.pairs)
+        curvature = _lbfgs.steepness(after.pairs)
         known = Known(at.x, at.subgradient, after.moved, before.started, length, curvature * _tree.norm(at.x))
         found = of_evaluation(problem, known, before.at.found, at.found, bounds)
         # Where all that is left is the rounding of terms that cancel, x is stationary, however short the way was.
@@ -202,9 +203,10 @@ def _after(state: AdaptiveState, new: Point) -> tuple[AdaptiveState, Scalar, Boo
     dx, dd = _tree.subtract(new.x, old.x), _tree.subtract(new.found.grad, old.found.grad)
     move, length = _move(old, new, dx), _tree.norm(dx)
     decision = decide(move)
-    clear = _tree.norm(dd) > new.found.error + old.found.error
-    pairs, kept = _lbfgs.push(state.pairs, ravel_pytree(dx)[0], ravel_pytree(dd)[0], _LEAST_COSINE)
-    learned = kept & clear & move.usable & ~stays
+    change, curvature = _tree.norm(dd), _tree.dot(dx, dd)
+    clear = (change > new.found.error + old.found.error) & (curvature > _LEAST_COSINE * length * change)
+    learned = clear & move.usable & ~stays
+    pairs = _lbfgs.push(state.pairs, ravel_pytree(dx)[0], ravel_pytree(dd)[0], curvature, learned)
     finite = jnp.isfinite(new.found.value) & jnp.isfinite(new.gap) & (new.found.outcome <= Outcome.ROUGH)
     taken = jnp.where(stays, finite, decision.taken)
     steering = _tree.where(stays, state.steering, state.steering.after(decision, length, learned))
@@ -212,7 +214,7 @@ def _after(state: AdaptiveState, new: Point) -> tuple[AdaptiveState, Scalar, Boo
     return (
         state._replace(
             at=_tree.where(taken, new, old),
-            pairs=_tree.where(learned, pairs, state.pairs),
+            pairs=pairs,
             steering=steering._replace(refine=steering.refine & ~stays, refined=refined),
             watch=_tree.where(stays, state.watch, state.watch.after(decision, new.gap, length)),
             started=jnp.asarray(True),

@@ -1,0 +1,276 @@
+"""What the host does around the compiled loop: rows, clocks, confirmations of convergence, and the result."""
+
+import signal
+import threading
+import time
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from typing import Any
+
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jaxtyping import Array, Bool, PRNGKeyArray, PyTree
+
+from proxbi import _check, _compile, _loop
+from proxbi._loop import Chunk, Goal
+from proxbi.callbacks import AnyCallback, Callback
+from proxbi.certificate import Bounds, Certificate
+from proxbi.problem import Counts, Problem
+from proxbi.result import Result, Seconds, Snapshot, Status
+from proxbi.solvers import Fault, Info, Solver
+
+_RTOL = 1e-6  # of the default solver, where no tolerance is given
+_LEAST_RTOL = 1000  # and at least so many units of rounding: the certificate claims some tens for rounding alone
+_MOST_RECHECKS = 3  # failed confirmations of convergence, after which rounding is what is in the way
+SLICE = 1.0  # seconds of steps between two looks at the clock and at Ctrl-C
+MOST_CALLS = 2**31 - 1  # as many as 32 bits count
+
+
+class Driver:
+    """The state of a run and the operations on it."""
+
+    def __init__(
+        self,
+        problem: Problem,
+        solver: Solver,
+        key: PRNGKeyArray,
+        snapshot: Snapshot,
+        goal: Goal,
+        bounds: Bounds | None,
+    ):
+        self.problem, self.solver, self.key = problem, solver, key
+        dtype = jnp.result_type(*jax.tree.leaves(snapshot.state.y))
+        self.snapshot, self.bounds = snapshot, bounds
+        self.goal = Goal(*(np.asarray(a, dtype) for a in goal))
+        self.compile_seconds = self.run_seconds = self.pace = 0.0
+        self.rechecks = 0
+        self.wasted = Counts()
+        self.certificate: Certificate | None = None
+
+    def compile(self) -> None:
+        """Zero steps through the compiled chunk: what it takes is the time to compile, nothing if that was done
+        before.
+        """
+        start = time.perf_counter()
+        jax.block_until_ready(self._chunk(0, MOST_CALLS))
+        self.compile_seconds = time.perf_counter() - start
+
+    def chunk(self, every: int, steps: int) -> int:
+        """The length of the next chunk. Chunks end at multiples of `every`, so that a resumed run has the same rows;
+        the first is one step where x0 is looked at: rtol and `Result.improved` refer to its row.
+        """
+        step = self.snapshot.step
+        first = not self.snapshot.history and (self.solver.looks_ahead or self.goal.rtol > 0)
+        return 1 if first else min(every - step % every, steps - step)
+
+    def advance(self, steps: int, callbacks: Sequence[AnyCallback], interrupted: Callable[[], bool]) -> Status | None:
+        """Up to `steps` steps, in slices, and the row that describes them; the status if the run ends with them."""
+        limits = [c.most_calls for c in callbacks if isinstance(c, Callback) and c.most_calls is not None]
+        calls = min(limits, default=MOST_CALLS)
+        left, status, info = steps, None, None
+        while left and status is None:
+            start = time.perf_counter()
+            part = 1 if self.pace == 0 else max(1, min(left, int(SLICE / self.pace)))
+            done = self._chunk(part, max(calls - int(self.snapshot.counts.total), 1))
+            seconds, taken = time.perf_counter() - start, int(done.steps)
+            self.run_seconds += seconds
+            self.pace = seconds / max(taken, 1)
+            self._take(done)
+            info, left = done.info if taken else info, left - taken
+            status = self._status(done)
+            if taken < part or self.snapshot.counts.total >= calls or self._there(done):
+                left = 0
+            polled = (c.poll(self.run_seconds) for c in callbacks if isinstance(c, Callback))
+            status = status or next((answer for answer in polled if answer), None)
+            status = status or (Status.INTERRUPTED if interrupted() else None)
+        if info is not None:
+            self.snapshot.history.append(self._row(info))
+        return status
+
+    def _there(self, done: Chunk) -> bool:
+        """Whether a solver that knows where it is has reached the goal: where slices end must not matter."""
+        return self.solver.looks_ahead and bool(self.goal.reached(done.info))
+
+    def _take(self, done: Chunk) -> None:
+        counts = self.snapshot.counts + jax.tree.map(int, done.counts)
+        self.wasted = self.wasted + jax.tree.map(int, done.wasted)
+        step, history = self.snapshot.step + int(done.steps), list(self.snapshot.history)
+        self.snapshot, self.certificate = Snapshot(step, done.state, counts, history), None
+
+    def _status(self, done: Chunk) -> Status | None:
+        if done.fault == Fault.NONE:
+            return None
+        fault = Fault(int(done.fault))
+        start = self.snapshot.step == 0 and fault is Fault.DIVERGED
+        return Status.NONFINITE_START if start else Status[fault.name]
+
+    def near(self) -> bool:
+        """Whether the last step found its x as stationary as was asked for."""
+        return bool(self._goal().reached(_Reading(self.snapshot.history[-1])))
+
+    def settle(self) -> Status | None:
+        """Confirm convergence with a more accurate hypergradient. CONVERGED if x passes, PRECISION after too many
+        failed checks, otherwise None, and the run goes on from the refined state.
+        """
+        refined, certificate = self._certify()
+        if self._goal().reached(certificate):
+            return Status.CONVERGED
+        counts = self.snapshot.counts + jax.tree.map(int, certificate.counts)
+        self.snapshot, self.certificate = self.snapshot._replace(counts=counts), certificate._replace(counts=Counts())
+        if self.solver.looks_ahead:
+            self.snapshot, self.certificate = self.snapshot._replace(state=refined), None
+        self.rechecks += 1
+        return Status.PRECISION if self.solver.looks_ahead and self.rechecks > _MOST_RECHECKS else None
+
+    def result(self, status: Status) -> Result:
+        """The result at the present state."""
+        known = self.certificate or self._certify()[1]
+        if status is Status.STEPS and self._goal().reached(known):
+            status = Status.CONVERGED
+        upper, penalty = map(float, _objective(self.problem, self.snapshot.state.x, known.y))
+        return self._made(status, known, upper + penalty)
+
+    def untouched(self, status: Status) -> Result:
+        """The result of a run that did not begin."""
+        nothing = jnp.asarray(jnp.inf)
+        known = Certificate(nothing, nothing, None, nothing, None, self.snapshot.state.y, Counts())
+        return self._made(status, known, float("inf"))
+
+    def _made(self, status: Status, known: Certificate, objective: float) -> Result:
+        def number(value: Any) -> float | None:
+            return None if value is None else float(value)
+
+        return Result(
+            x=self.snapshot.state.x,
+            y=known.y,
+            status=status,
+            objective=objective,
+            stationarity=float(known.stationarity),
+            lower_residual=float(known.lower_residual),
+            linear_residual=number(known.linear_residual),
+            history=self.snapshot.history,
+            counts=self.snapshot.counts + self.wasted + jax.tree.map(int, known.counts),
+            seconds=Seconds(self.compile_seconds, self.run_seconds),
+            state=self.snapshot,
+            hypergradient_error=number(known.hypergradient_error),
+            guaranteed=known.guaranteed,
+        )
+
+    def _certify(self) -> tuple[PyTree, Certificate]:
+        """The certificate of the present x, with its counts, and the state it refined. The step it takes is that of
+        the compiled chunk. Its calls are those of the run only where the run goes on from it: a run that is resumed
+        counts as if it had never stopped.
+        """
+        start = time.perf_counter()
+        before = self.solver.recheck(self.snapshot.state)
+        done = self._chunk(1, MOST_CALLS, before)
+        parts = certificate_of(self.problem, self.solver, before, done, numbers_of(self.bounds))
+        numbers: Certificate = jax.device_get(parts._replace(y=None))
+        certificate = numbers._replace(y=parts.y, guaranteed=self.guarantees())
+        self.run_seconds += time.perf_counter() - start
+        self.certificate = certificate
+        return done.state, certificate
+
+    def guarantees(self) -> bool:
+        return self.bounds is not None and self.solver.looks_ahead
+
+    def _goal(self) -> Goal:
+        """The tolerances; where a solver knows no scale of its own, rtol refers to the stationarity at the start."""
+        history = self.snapshot.history
+        if self.goal.rtol < 0 or not history or history[-1]["relative"] is not None:
+            return self.goal
+        return Goal(max(self.goal.tol, self.goal.rtol * history[0]["stationarity"]), -1.0)
+
+    def _chunk(self, steps: int, calls: int, state: PyTree = None) -> Chunk:
+        first, number, most = (np.int32(a) for a in (self.snapshot.step, steps, calls))
+        state = self.snapshot.state if state is None else state
+        done = _loop.advance(self.problem, self.solver, state, self.key, first, number, self.goal, most)
+        return on_host(done)
+
+    def _row(self, info: Info) -> dict[str, Any]:
+        state = self.snapshot.state
+        upper, penalty = map(float, _objective(self.problem, state.x, state.y))
+        return {
+            "step": self.snapshot.step,
+            "objective": upper + penalty,
+            "upper": upper,
+            "regularizer": penalty,
+            "stationarity": float(info.stationarity),
+            "relative": None if np.isnan(info.relative) else float(info.relative),
+            "lower_residual": float(info.lower_residual),
+            "linear_residual": None if info.linear is None else float(info.linear.residual),
+            **self.snapshot.counts.as_dict(),
+            "seconds": self.run_seconds,
+        }
+
+
+class _Reading:
+    """A row, read as an `Info`."""
+
+    def __init__(self, row: dict[str, Any]):
+        self.stationarity = row["stationarity"]
+        self.relative = float("nan") if row["relative"] is None else row["relative"]
+
+
+def on_host(done: Chunk) -> Chunk:
+    """The chunk, but for its state, as NumPy numbers: to look at a number of JAX compiles a program."""
+    small: Chunk = jax.device_get(done._replace(state=None))
+    return small._replace(state=done.state)
+
+
+def numbers_of(bounds: Bounds | None) -> tuple[float, ...] | None:
+    """What `certificate_of` takes: the same program serves all bounds."""
+    return None if bounds is None else tuple(map(float, vars(bounds).values()))
+
+
+@_compile.jit
+def certificate_of(
+    problem: Problem, solver: Solver, before: PyTree, done: Chunk, bounds: tuple[float, ...] | None
+) -> Certificate:
+    """What one step from `before` says about it. Whether it is guaranteed is not for a compiled program to say."""
+    info = eqx.tree_at(lambda i: (i.counts, i.fault), done.info, (done.counts + done.wasted, done.fault))
+    given = None if bounds is None else Bounds.of_traced(*bounds)
+    return solver.certificate(problem, before, done.state, info, given)._replace(guaranteed=False)
+
+
+@_compile.jit
+def feasible(problem: Problem, x0: PyTree) -> Bool[Array, ""]:
+    """Whether h(x0) is finite."""
+    return jnp.isfinite(problem.regularizer.value(x0))
+
+
+@_compile.jit
+def _objective(problem: Problem, x: PyTree, y: PyTree) -> tuple[Array, Array]:
+    return problem.value_upper(x, y), problem.regularizer.value(x)
+
+
+def goal_of(tol: float | None, rtol: float | None, default: bool, dtype: Any) -> Goal:
+    """The tolerances; where none is given, those of the default solver in this dtype."""
+    if default and tol is None and rtol is None:
+        rtol = max(_RTOL, _LEAST_RTOL * float(jnp.finfo(dtype).eps))
+    for name, value in (("tol", tol), ("rtol", rtol)):
+        if value is not None:
+            _check.positive(name, _check.as_float(value))
+    return Goal(-1.0 if tol is None else float(tol), -1.0 if rtol is None else float(rtol))
+
+
+@contextmanager
+def interruptible() -> Iterator[Callable[[], bool]]:
+    """Turn the first Ctrl-C into a flag; the second one is Python's own."""
+    previous = signal.getsignal(signal.SIGINT)
+    if threading.current_thread() is not threading.main_thread() or previous in (signal.SIG_IGN, None):
+        yield lambda: False  # signals go to the main thread only, and a background job (nohup) ignores this one
+        return
+    pressed = []
+
+    def on_interrupt(number: int, frame: Any) -> None:
+        pressed.append(True)
+        signal.signal(signal.SIGINT, previous)
+
+    signal.signal(signal.SIGINT, on_interrupt)
+    try:
+        yield lambda: bool(pressed)
+    finally:
+        signal.signal(signal.SIGINT, previous)
