@@ -13,7 +13,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from proxbi.cleaning.files import csv_file
-from proxbi.cleaning.files.formats import Changes, read, write, written_whole
+from proxbi.cleaning.files.formats import Changes, read, write
+from proxbi.cleaning.files.places import write_all
 from proxbi.cleaning.files.tables import Roles, load
 
 TEXT = """id,"a, b",when,label,note
@@ -178,14 +179,20 @@ def test_every_kind_can_be_written_as_every_other(tmp_path, start, target):
 def test_files_are_written_whole_or_not_at_all(tmp_path):
     first, second = tmp_path / "a.csv", tmp_path / "b.html"
     first.write_text("old")
-    with pytest.raises(FileNotFoundError), written_whole([first, second]) as drafts:
-        drafts[0].write_text("new")  # and nothing to the second
+
+    def fail(_draft):
+        raise OSError(28, "No space left on device")
+
+    with pytest.raises(OSError, match=r"b\.html cannot be written: No space left on device"):
+        write_all([(first, lambda draft: draft.write_text("new")), (second, fail)])
     assert {path.name: path.read_text() for path in tmp_path.iterdir()} == {"a.csv": "old"}
-    with written_whole([first, second]) as drafts:
-        assert [draft.suffix for draft in drafts] == [".csv", ".html"]
-        for draft in drafts:
-            draft.write_text("new")
+
+    def write_while_the_old_stands(draft):
+        assert draft.suffix == ".html"
         assert first.read_text() == "old"
+        draft.write_text("new")
+
+    write_all([(first, lambda draft: draft.write_text("new")), (second, write_while_the_old_stands)])
     assert {path.name: path.read_text() for path in tmp_path.iterdir()} == {"a.csv": "new", "b.html": "new"}
 
 

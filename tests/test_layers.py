@@ -40,6 +40,7 @@ ORDER = [
     ["cleaning"],
     ["experiments"],
     ["cli"],
+    ["__main__"],
 ]
 """The layers from the bottom up: a module may import those of lower layers, and its own package."""
 LEVEL = {name: level for level, names in enumerate(ORDER) for name in names}

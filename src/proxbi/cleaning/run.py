@@ -55,7 +55,7 @@ def _untouched(inputs: Inputs, seed: int) -> Cleaned:
         issue=np.zeros(n, bool),
         suggested=inputs.labels,
         trusted=np.zeros(n, bool),
-        noise_rate=Interval(0.0, 0.0, 1.0),
+        noise_rate=Interval(np.nan, np.nan, np.nan),
         noise_by_class=[],
         noise_by_group=[],
         scores=[],

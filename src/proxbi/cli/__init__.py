@@ -11,20 +11,38 @@ from proxbi.cli import _demo as _demo
 from proxbi.cli import _reproduce as _reproduce
 from proxbi.cli import _verify as _verify
 from proxbi.cli._app import app
+from proxbi.cli._interrupt import INTERRUPTED, watch
+from proxbi.cli._output import write_any_letter
 
 
 def main() -> None:
-    """Run the command line. Bad arguments and files end in one sentence and exit code 2, a failed run in code 1."""
+    """Run the command line. Bad arguments and files end in one sentence and exit code 2, a failed run in code 1, Ctrl-C
+    in 130.
+    """
+    write_any_letter()
+    with watch:
+        code, message = _run()
+        if watch.seen or code == INTERRUPTED:  # whatever became of the exception on its way
+            code, message = INTERRUPTED, "interrupted."
+    if message:
+        print(f"proxbi: {message}", file=sys.stderr)
+    sys.exit(code)
+
+
+def _run() -> tuple[str | int | None, str]:
+    """The exit code of a command, and the sentence that goes with it."""
     from proxbi.result import SolveError
 
     try:
         app()
+    except SystemExit as end:  # all commands end so, those that succeed as well
+        return end.code, ""
+    except KeyboardInterrupt:
+        return INTERRUPTED, ""
     except SolveError as error:
-        _fail(str(error), 1)
+        return 1, str(error)
+    except MemoryError as error:
+        return 2, f"there is not enough memory. {error}".strip()
     except (ValueError, OSError, ImportError) as error:
-        _fail(str(error), 2)
-
-
-def _fail(message: str, code: int) -> None:
-    print(f"proxbi: {message}", file=sys.stderr)
-    sys.exit(code)
+        return 2, str(error)
+    return 0, ""

@@ -1,5 +1,6 @@
 """What the commands print and write."""
 
+import codecs
 import csv
 import sys
 from collections.abc import Iterator
@@ -18,10 +19,29 @@ class Tick(Protocol):
     def __call__(self, done: float, total: float, stage: str = ...) -> None: ...
 
 
+IN_ASCII = {"±": "+-", "–": "-", "…": "...", "“": '"', "”": '"'}
+"""How our own signs are written where they are not known."""
+
+
+def write_any_letter() -> None:
+    """Let letters that the terminal does not know be replaced, in place of an error after all the work."""
+    codecs.register_error("proxbi", _replaced)
+    for stream in (sys.stdout, sys.stderr):
+        if hasattr(stream, "reconfigure"):
+            stream.reconfigure(errors="proxbi")
+
+
+def _replaced(error: UnicodeError) -> tuple[str, int]:
+    assert isinstance(error, UnicodeEncodeError)
+    unknown = error.object[error.start : error.end]
+    return "".join(IN_ASCII.get(letter, "?") for letter in unknown), error.end
+
+
 @contextmanager
 def progress_bar(label: str) -> Iterator[Tick]:
-    """A progress bar on a terminal, nothing elsewhere."""
-    with Progress(console=Console(stderr=True), disable=not sys.stderr.isatty()) as bar:
+    """A progress bar on a terminal that can redraw it, nothing elsewhere."""
+    console = Console(stderr=True)
+    with Progress(console=console, disable=not sys.stderr.isatty() or console.is_dumb_terminal) as bar:
         task = bar.add_task(label, total=None)
         yield lambda done, total, stage=label: bar.update(task, completed=done, total=total, description=stage)
 

@@ -1,5 +1,6 @@
-"""The checks of what people give the cleaner. Each error is one sentence: which argument (or file, row and column), what
-was expected, what was got.
+"""The checks of what people give the cleaner.
+
+Each error is one sentence: which argument (or file, row and column), what was expected, what was got.
 """
 
 from collections.abc import Callable, Sequence
@@ -11,7 +12,7 @@ from jaxtyping import Bool, Float, Int
 HEAVIEST = 1e9
 """The largest sample weight, in medians: next to a heavier row no other has digits left in the normal equations."""
 ROUNDING = 0.01
-"""How far the probabilities of a row may be from summing to 1: so far off are ten rounded to three digits, or float16."""
+"""How far the probabilities of a row may be from summing to 1: ten of them rounded to three digits are."""
 
 Where = Callable[[int], str]
 """How a message says which row it means."""

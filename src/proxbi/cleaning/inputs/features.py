@@ -10,7 +10,8 @@
 - A missing number becomes the median, and a column of its own says that it was missing.
 - A category becomes one column of zeros and ones for each of its most frequent values: two rows of different
   categories are 2 apart as well. Missing is a value too, and so are all rare values together.
-- Dates (as such, or text in the form 2024-05-31) count as seconds, truth values as 0 and 1; a column of vectors (an embedding) as its coordinates.
+- Dates (as such, or text in the form 2024-05-31) count as seconds, truth values as 0 and 1; a column of vectors (an
+  embedding) as its coordinates.
 """
 
 from collections.abc import Sequence
@@ -124,7 +125,9 @@ class Encoder:
         self.warnings = []
         plans: dict[int, _Number | _Category] = {}
         for block in dict.fromkeys(column.block for column in columns if column.block is not None):
-            facts = {i: _facts(column, weight, self._where) for i, column in enumerate(columns) if column.block == block}
+            facts = {
+                i: _facts(column, weight, self._where) for i, column in enumerate(columns) if column.block == block
+            }
             if _is_picture(table) or block or _share_a_scale(list(facts.values())):
                 plans |= _alike(facts)
             else:
@@ -201,7 +204,7 @@ def _differs_beyond_digits(column: Column) -> bool:
     """Whether whole numbers too large for float64 only look constant."""
     import pandas as pd
 
-    return getattr(column.values, "dtype", None) == object and len(pd.unique(column.values)) > 1
+    return getattr(column.values, "dtype", np.dtype(float)).kind == "O" and len(pd.unique(column.values)) > 1
 
 
 def _facts(column: Column, weight: Weight, where: Where) -> _Facts:

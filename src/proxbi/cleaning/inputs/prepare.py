@@ -112,9 +112,7 @@ def looks_untransformed(features: Float[np.ndarray, "rows width"], beside: Float
     return bool(far or in_one_spot)
 
 
-def _warnings_apart(
-    features: Float[np.ndarray, "rows width"], apart: Float[np.ndarray, "others width"]
-) -> list[str]:
+def _warnings_apart(features: Float[np.ndarray, "rows width"], apart: Float[np.ndarray, "others width"]) -> list[str]:
     """What looks wrong with trusted rows given apart."""
     found = []
     if looks_untransformed(features, apart):

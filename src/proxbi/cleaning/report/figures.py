@@ -49,7 +49,7 @@ def rates(noise: list[Row], key: str, names: Sequence[str]) -> Row | None:
         return None
     shown = sorted(noise, key=lambda row: -row["estimate"])[:BARS] if len(noise) > BARS else noise
     marks = [_rate(row, names[row[key]]) for row in shown]
-    note = "In brackets: untrusted rows."
+    note = "In brackets: the number of untrusted rows."
     if len(noise) > BARS:
         note += f" The {BARS} of {len(noise)} with the highest rate are shown."
     return {"chart": intervals(marks, "share of wrong labels, with 95 % interval", percent, bars=True), "note": note}

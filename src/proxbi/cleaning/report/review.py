@@ -33,6 +33,7 @@ class Rows:
     group_of: Int[np.ndarray, " rows"] | None = None
     images: np.ndarray | None = None
     frame: "pd.DataFrame | None" = None
+    id_name: str = "id"
 
     def __post_init__(self) -> None:
         n = len(self.cleaned.weight)
@@ -126,7 +127,7 @@ def _id_column(rows: Rows, chosen: Int[np.ndarray, " chosen"]) -> tuple[Column, 
         return Column("row", True), [_number(int(row)) for row in chosen]
     ids = [rows.ids[row] for row in chosen]
     numeric = all(isinstance(each, int | float | np.number) for each in ids)
-    return Column("id", numeric), [_text(each) for each in ids]
+    return Column(rows.id_name, numeric), [_text(each) for each in ids]
 
 
 def _frame_columns(frame: "pd.DataFrame | None", chosen: Int[np.ndarray, " chosen"]) -> list[tuple[Column, list[Cell]]]:

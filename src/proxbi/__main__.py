@@ -1,0 +1,5 @@
+"""`python -m proxbi`."""
+
+from proxbi.cli import main
+
+main()
