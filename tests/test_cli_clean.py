@@ -1,10 +1,13 @@
 """`proxbi clean`, as a person would run it."""
 
+import csv
 import io
 import json
 import os
 import pty
+import re
 import resource
+import signal
 import subprocess
 import sys
 import zipfile
@@ -99,6 +102,8 @@ def test_it_says_what_it_found(ran):
     assert ran.err == ""
     for words in ("550 and 150 trusted", "flagged", "interval", "held-out accuracy after", "cleaned.csv, report.html"):
         assert words in ran.out
+    assert re.match(r"\d+ of 550 labels are probably wrong \(\d+ %, \d+-\d+ %\)\.\n", ran.out)
+    assert "did not help" not in ran.out
 
 
 def test_every_column_and_row_is_kept_in_order(ran, folder, table):
@@ -121,6 +126,8 @@ def test_the_summary_can_be_read_by_machines(ran, folder):
     rate = summary["noise_rate"]
     assert rate["low"] < WRONG / (ROWS - TRUSTED) < rate["high"]
     assert summary["command"].startswith("proxbi clean data.csv --trusted-col gold")
+    assert summary["headline"].startswith(f"{summary['flagged']} of 550 labels are probably wrong")
+    assert "for a model" in summary["for_a_model"]
     by_group = {row["group"]: row["estimate"] for row in summary["noise_by_group"]}
     assert by_group["bob"] > 0.8 > 0.2 > by_group["ann"]
 
@@ -307,6 +314,171 @@ def test_nothing_is_written_when_the_work_fails(tmp_path, monkeypatch):
     assert "no space left" in ran.err
     assert {path.name for path in tmp_path.iterdir()} == {"data.csv", "out.csv"}
     assert (tmp_path / "out.csv").read_text() == "old"
+
+
+# === Ctrl-C ===========================================================================================================
+
+STAGES = [
+    "proxbi.cleaning.files.formats._read",
+    "proxbi.cleaning.files.csv_file.Csv._read",
+    "proxbi.cleaning.inputs.features.Encoder.fit",
+    "proxbi.cleaning.files.job.clean_inputs",
+    "proxbi.cleaning.files.tables.write",
+    "proxbi.cleaning.report.publish.write_report",
+]
+WITH_FILES = [*LABEL, "--out", "out.csv", "--report", "report.html", "--json", "summary.json"]
+
+
+def interrupted(tmp_path):
+    """`proxbi clean`, which must end as interrupted."""
+    write(tmp_path / "data.csv", SMALL)
+    (tmp_path / "out.csv").write_text("old")
+    ran = clean("data.csv", *WITH_FILES, cwd=tmp_path)
+    assert ran.code == 130
+    assert ran.err == "proxbi: interrupted.\n"
+    assert {path.name for path in tmp_path.iterdir()} == {"data.csv", "out.csv"}
+    assert (tmp_path / "out.csv").read_text() == "old"
+
+
+@pytest.mark.parametrize("stage", STAGES)
+def test_ctrl_c_ends_with_130_and_writes_nothing_wherever_it_comes(tmp_path, stage):
+    with patch(stage, side_effect=KeyboardInterrupt):
+        interrupted(tmp_path)
+
+
+@pytest.mark.parametrize("stage", [STAGES[1], STAGES[2]])
+def test_ctrl_c_that_a_library_turns_into_another_error_is_still_ctrl_c(tmp_path, stage):
+    """As pandas does while it reads."""
+
+    def turn(*_arguments, **_options):
+        with pytest.raises(KeyboardInterrupt):
+            os.kill(os.getpid(), signal.SIGINT)
+        raise ValueError("Calling read(nbytes) on source failed")
+
+    with patch(stage, turn):
+        interrupted(tmp_path)
+
+
+def test_ctrl_c_that_a_library_drops_is_still_ctrl_c(tmp_path):
+    from proxbi.cleaning.run import clean_inputs
+
+    def drop(*arguments, **options):
+        with pytest.raises(KeyboardInterrupt):
+            os.kill(os.getpid(), signal.SIGINT)
+        return clean_inputs(*arguments, **options)
+
+    with patch("proxbi.cleaning.files.job.clean_inputs", drop):
+        interrupted(tmp_path)
+
+
+# === Pipes, codes and terminals =======================================================================================
+
+
+def test_a_share_that_is_not_known_passes_no_gate(tmp_path):
+    """Too few rows to judge: neither 0 (all is well) nor 1 (too many are wrong)."""
+    write(tmp_path / "data.csv", SMALL)
+    ran = clean("data.csv", *LABEL, "--fail-if-noise-above", "0.01", "--json", "s.json", cwd=tmp_path)
+    assert ran.code == 3
+    assert "proxbi: it is not known whether more than 1.0% of the labels are wrong." in ran.err
+    assert "not known" in ran.out
+    summary = json.loads((tmp_path / "s.json").read_text())
+    assert summary["noise_rate"] == {"estimate": None, "low": None, "high": None}
+
+
+def test_classes_called_none_and_a_class_without_trusted_rows_are_cleaned(tmp_path):
+    rows = "".join(
+        f"{i % 3 + i / 100},{['None', 'NA', 'null'][i % 3]},{int(i < 20 and i % 3 < 2)}\n" for i in range(90)
+    )
+    write(tmp_path / "data.csv", "a,label,gold\n" + rows)
+    with using("stand-in"):
+        ran = clean("data.csv", *GOLD, "--out", "out.csv", cwd=tmp_path)
+    assert ran.code == 0, ran.err
+    assert "Warning: No trusted row has the class 'null'" in ran.err
+    found = pd.read_csv(tmp_path / "out.csv", keep_default_na=False)
+    assert set(found["proxbi_suggested_label"]) == {"None", "NA", "null"}
+
+
+def test_rows_go_through_pipes_and_sentences_do_not(tmp_path):
+    ran = subprocess.run(
+        [*PROXBI, "clean", "-", *LABEL, "--out", "-"], input=SMALL, capture_output=True, text=True, cwd=tmp_path
+    )
+    assert ran.returncode == 0, ran.stderr
+    found = list(csv.reader(io.StringIO(ran.stdout)))
+    assert found[0] == ["id", "a", "label", "gold", *ADDED]
+    assert len(found) == 21
+    assert "None of 20 labels looks wrong" in ran.stderr
+    assert "Written: -" in ran.stderr
+
+
+def test_a_closed_pipe_is_no_error_of_ours(tmp_path):
+    many = SMALL + "".join(f"{i},{i % 7},{'xy'[i % 2]},\n" for i in range(20, 40))
+    write(tmp_path / "data.csv", many.replace("0,0,x", f"0,0,{'x' * 10}"))
+    reader, writer = os.pipe()
+    os.close(reader)
+    with os.fdopen(writer, "w") as closed:
+        ran = subprocess.run(
+            [*PROXBI, "clean", "data.csv", *LABEL, "--out", "-"],
+            stdout=closed,
+            stderr=subprocess.PIPE,
+            text=True,
+            cwd=tmp_path,
+        )
+    assert ran.returncode == 141
+    assert ran.stderr == ""
+
+
+def test_a_terminal_that_knows_ascii_only(tmp_path, folder):
+    out, err = (io.TextIOWrapper(io.BytesIO(), encoding="ascii") for _ in range(2))
+    command = ["proxbi", "clean", "data.csv", *COMMON, "--trusted-col", "gold"]
+    given = patch.object(sys, "argv", command)
+    with using("stand-in"), chdir(folder), redirect_stdout(out), redirect_stderr(err), given:
+        with pytest.raises(SystemExit) as ended:
+            main()
+    out.flush()
+    assert not ended.value.code
+    assert b" +- 0.0 %" in out.buffer.getvalue()
+
+
+@pytest.mark.parametrize(
+    ("extra", "said"),
+    [
+        (["--pred-probs", "none.npy"], "none.npy does not exist"),
+        (["--pred-probs", "data.txt"], "data.txt has an unknown extension"),
+        (["--pred-probs", "probs.csv"], "probs.csv must have one column for each class, and has none for 'y'"),
+        (["--pred-probs", "-", "--trusted", "-"], "- is named twice"),
+        (["--out", "-", "--json", "-"], "- is named twice"),
+        (["--out", f"{'x' * 300}.csv"], "File name too long"),
+    ],
+)
+def test_wrong_paths_are_named_before_the_work(tmp_path, extra, said):
+    write(tmp_path / "data.csv", SMALL)
+    write(tmp_path / "probs.csv", "x,z\n" + "0.5,0.5\n" * 20)
+    ran = clean("data.csv", *LABEL, *extra, cwd=tmp_path)
+    assert ran.code == 2
+    assert said in ran.err
+
+
+def test_a_column_called_file_goes_into_an_npz_file(tmp_path):
+    write(tmp_path / "data.csv", SMALL.replace("id,", "file,"))
+    ran = clean("data.csv", *LABEL, "--out", "out.npz", cwd=tmp_path)
+    assert ran.code == 0, ran.err
+    assert np.load(tmp_path / "out.npz")["file"].tolist() == list(range(20))
+
+
+def test_the_report_calls_rows_as_a_spreadsheet_does(tmp_path):
+    labels = np.where(np.arange(60) == 30, "y", np.where(np.arange(60) < 40, "x", "y"))
+    rows = "".join(f"{i // 40 * 9 + i / 100},{label},{int(i % 5 == 0 and i != 30)}\n" for i, label in enumerate(labels))
+    write(tmp_path / "data.csv", "a,label,gold\n" + rows)
+    with using("stand-in"):
+        ran = clean("data.csv", *GOLD, "--report", "report.html", cwd=tmp_path)
+    assert ran.code == 0, ran.err
+    page = (tmp_path / "report.html").read_text()
+    assert re.search(r'tabindex="0">line</span>.*?<td class="number">32</td><td>y</td><td>x</td>', page, re.DOTALL)
+
+
+def test_python_m_proxbi_is_the_command_line():
+    done = subprocess.run([sys.executable, "-m", "proxbi", "--version"], capture_output=True, text=True)
+    assert done.stdout.startswith("proxbi ")
 
 
 def test_progress_is_drawn_on_a_terminal(tmp_path):

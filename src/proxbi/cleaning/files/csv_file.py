@@ -139,6 +139,8 @@ class Csv:
         import pandas as pd
 
         known = text[~text.isin(MISSING)].dropna()
+        if known.empty:
+            return text
         commas = self.delimiter != "," and known.str.contains(",", regex=False).any()
         if commas and known.str.fullmatch(DECIMAL_COMMA).all():
             self.decimal = ","

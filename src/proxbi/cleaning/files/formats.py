@@ -88,14 +88,15 @@ class Npz:
         """The rows as a table: arrays of more than one dimension as one column for each number."""
         import pandas as pd
 
-        by_row = self.by_row()
-        columns = {name: decoded(values) for name, values in by_row.items() if values.ndim == 1}
+        by_row, columns = self.by_row(), dict[str, np.ndarray]()
+        taken = {name for name, values in by_row.items() if values.ndim == 1}
         for name, values in by_row.items():
-            if values.ndim > 1:
-                flat, stem = values.reshape(len(values), -1), name
-                while any(f"{stem}_{i}" in columns for i in range(flat.shape[1])):
-                    stem += "_"
-                columns |= {f"{stem}_{i}": flat[:, i] for i in range(flat.shape[1])}
+            flat, stem = values.reshape(len(values), -1), name
+            while any(f"{stem}_{i}" in taken for i in range(flat.shape[1])):
+                stem += "_"
+            parts = {f"{stem}_{i}": flat[:, i] for i in range(flat.shape[1])}
+            columns |= {name: decoded(values)} if values.ndim == 1 else parts
+            taken |= set(columns)
         return pd.DataFrame(columns)
 
     def by_row(self) -> dict[str, np.ndarray]:

@@ -86,9 +86,9 @@ def check_paths(path: Path, roles: Roles, outputs: Outputs, pred_probs: Path | N
         )
     if outputs.rows is not None:
         kind_of(outputs.rows)
-    _require_places_of_their_own(inputs, outputs.paths())
     for output in outputs.paths():
         require_writable(output)
+    _require_places_of_their_own(inputs, outputs.paths())
 
 
 def _require_places_of_their_own(inputs: list[Path], outputs: list[Path]) -> None:

@@ -5,6 +5,7 @@ A file keeps its mode and owner, a symbolic link stays one, and what is no file 
 """
 
 import contextlib
+import errno
 import os
 import shutil
 import signal
@@ -83,15 +84,13 @@ def spooled(path: Path, folder: Path) -> Path:
 
 def require_writable(path: Path) -> None:
     """Refuse a path that cannot be an output, before any work is put at risk."""
-    if path.is_dir():
-        raise ValueError(f"{path} is a folder; give the path of a file.")
-    if is_stream(path):
-        if path != STANDARD and not os.access(path, os.W_OK):
-            raise PermissionError(f"{path} may not be written.")
-        return
-    with _named(path):
-        with contextlib.suppress(FileNotFoundError):
-            path.stat()  # a name that is too long is refused here
+    with _named(path):  # looking at a name that is too long is an error already
+        if path.is_dir():
+            raise ValueError(f"{path} is a folder; give the path of a file.")
+        if is_stream(path):
+            if path != STANDARD and not os.access(path, os.W_OK):
+                raise PermissionError(errno.EACCES, os.strerror(errno.EACCES))
+            return
         folder = path.resolve().parent
         while not folder.exists():
             folder = folder.parent
