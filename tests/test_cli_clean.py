@@ -1,6 +1,7 @@
 """`proxbi clean`, as a person would run it."""
 
 import csv
+import errno
 import io
 import json
 import os
@@ -11,7 +12,7 @@ import signal
 import subprocess
 import sys
 import zipfile
-from contextlib import chdir, redirect_stderr, redirect_stdout
+from contextlib import ExitStack, chdir, redirect_stderr, redirect_stdout
 from typing import NamedTuple
 from unittest.mock import patch
 
@@ -398,45 +399,52 @@ def test_classes_called_none_and_a_class_without_trusted_rows_are_cleaned(tmp_pa
     assert set(found["proxbi_suggested_label"]) == {"None", "NA", "null"}
 
 
+class Closed(io.BytesIO):
+    """A pipe that nobody reads."""
+
+    def write(self, _data):
+        raise BrokenPipeError(errno.EPIPE, "Broken pipe")
+
+
+def piped(*arguments, cwd, rows="", out=None, encoding="utf-8"):
+    """`proxbi clean` in this process, with bytes going in and out."""
+    into, outs = io.BytesIO(rows.encode()), (out or io.BytesIO(), io.BytesIO())
+    streams = [io.TextIOWrapper(each, encoding=encoding) for each in (into, *outs)]
+    names = ("stdin", "stdout", "stderr")
+    with ExitStack() as stack:
+        for name, stream in zip(names, streams, strict=True):
+            stack.enter_context(patch.object(sys, name, stream))
+        stack.enter_context(patch.object(sys, "argv", ["proxbi", "clean", *map(str, arguments)]))
+        stack.enter_context(chdir(cwd))
+        ended = stack.enter_context(pytest.raises(SystemExit))
+        main()
+    if out is None:
+        streams[1].flush()
+    streams[2].flush()
+    return Ran(ended.value.code or 0, *(each.getvalue().decode(encoding) for each in outs))
+
+
 def test_rows_go_through_pipes_and_sentences_do_not(tmp_path):
-    ran = subprocess.run(
-        [*PROXBI, "clean", "-", *LABEL, "--out", "-"], input=SMALL, capture_output=True, text=True, cwd=tmp_path
-    )
-    assert ran.returncode == 0, ran.stderr
-    found = list(csv.reader(io.StringIO(ran.stdout)))
+    ran = piped("-", *LABEL, "--out", "-", rows=SMALL, cwd=tmp_path)
+    assert ran.code == 0, ran.err
+    found = list(csv.reader(io.StringIO(ran.out)))
     assert found[0] == ["id", "a", "label", "gold", *ADDED]
     assert len(found) == 21
-    assert "None of 20 labels looks wrong" in ran.stderr
-    assert "Written: -" in ran.stderr
+    assert "None of 20 labels looks wrong" in ran.err
+    assert "Written: -" in ran.err
+    assert list(tmp_path.iterdir()) == []
 
 
 def test_a_closed_pipe_is_no_error_of_ours(tmp_path):
-    many = SMALL + "".join(f"{i},{i % 7},{'xy'[i % 2]},\n" for i in range(20, 40))
-    write(tmp_path / "data.csv", many.replace("0,0,x", f"0,0,{'x' * 10}"))
-    reader, writer = os.pipe()
-    os.close(reader)
-    with os.fdopen(writer, "w") as closed:
-        ran = subprocess.run(
-            [*PROXBI, "clean", "data.csv", *LABEL, "--out", "-"],
-            stdout=closed,
-            stderr=subprocess.PIPE,
-            text=True,
-            cwd=tmp_path,
-        )
-    assert ran.returncode == 141
-    assert ran.stderr == ""
+    ran = piped("-", *LABEL, "--out", "-", rows=SMALL, out=Closed(), cwd=tmp_path)
+    assert (ran.code, ran.err) == (141, "")
 
 
-def test_a_terminal_that_knows_ascii_only(tmp_path, folder):
-    out, err = (io.TextIOWrapper(io.BytesIO(), encoding="ascii") for _ in range(2))
-    command = ["proxbi", "clean", "data.csv", *COMMON, "--trusted-col", "gold"]
-    given = patch.object(sys, "argv", command)
-    with using("stand-in"), chdir(folder), redirect_stdout(out), redirect_stderr(err), given:
-        with pytest.raises(SystemExit) as ended:
-            main()
-    out.flush()
-    assert not ended.value.code
-    assert b" +- 0.0 %" in out.buffer.getvalue()
+def test_a_terminal_that_knows_ascii_only(folder):
+    with using("stand-in"):
+        ran = piped("data.csv", *COMMON, "--trusted-col", "gold", cwd=folder, encoding="ascii")
+    assert ran.code == 0, ran.err
+    assert " +- 0.0 %" in ran.out
 
 
 @pytest.mark.parametrize(
@@ -476,9 +484,29 @@ def test_the_report_calls_rows_as_a_spreadsheet_does(tmp_path):
     assert re.search(r'tabindex="0">line</span>.*?<td class="number">32</td><td>y</td><td>x</td>', page, re.DOTALL)
 
 
-def test_python_m_proxbi_is_the_command_line():
-    done = subprocess.run([sys.executable, "-m", "proxbi", "--version"], capture_output=True, text=True)
-    assert done.stdout.startswith("proxbi ")
+@pytest.mark.parametrize("module", ["proxbi", "proxbi.cli"])
+def test_help_and_wrong_options_do_not_wait_for_jax(module):
+    code = (
+        f"import runpy, sys, atexit; sys.argv = ['proxbi', 'clean', '--no-such-option']; "
+        f"atexit.register(lambda: print('jax' in sys.modules)); runpy.run_module({module!r}, run_name='__main__')"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
+    assert done.returncode == 2
+    assert "--no-such-option" in done.stderr
+    assert done.stdout == "False\n"
+
+
+def test_ctrl_c_while_the_command_line_is_imported(capsys):
+    from proxbi import __main__ as entry
+
+    class Interrupt:
+        def __getattr__(self, name):
+            raise KeyboardInterrupt
+
+    with patch.dict(sys.modules, {"proxbi.cli": Interrupt()}), pytest.raises(SystemExit) as ended:
+        entry.main()
+    assert ended.value.code == 130
+    assert capsys.readouterr().err == "proxbi: interrupted.\n"
 
 
 def test_progress_is_drawn_on_a_terminal(tmp_path):

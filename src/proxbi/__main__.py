@@ -1,5 +1,17 @@
-"""`python -m proxbi`."""
+"""`proxbi` and `python -m proxbi`."""
 
-from proxbi.cli import main
+import sys
 
-main()
+
+def main() -> None:
+    """The command line. Nothing is imported before Ctrl-C can end it in a sentence."""
+    try:
+        from proxbi.cli import main as run
+    except KeyboardInterrupt:
+        print("proxbi: interrupted.", file=sys.stderr)
+        sys.exit(130)
+    run()
+
+
+if __name__ == "__main__":
+    main()

@@ -14,6 +14,9 @@ from proxbi.cli._app import app
 from proxbi.cli._interrupt import INTERRUPTED, watch
 from proxbi.cli._output import write_any_letter
 
+CLOSED_PIPE = 141
+"""The exit code that shells use where whoever reads the output wants no more of it: 128 and the number of SIGPIPE."""
+
 
 def main() -> None:
     """Run the command line. Bad arguments and files end in one sentence and exit code 2, a failed run in code 1, Ctrl-C
@@ -31,18 +34,25 @@ def main() -> None:
 
 def _run() -> tuple[str | int | None, str]:
     """The exit code of a command, and the sentence that goes with it."""
-    from proxbi.result import SolveError
-
     try:
-        app()
+        app(prog_name="proxbi")
     except SystemExit as end:  # all commands end so, those that succeed as well
-        return end.code, ""
+        return (CLOSED_PIPE if isinstance(end.__context__, BrokenPipeError) else end.code), ""
     except KeyboardInterrupt:
         return INTERRUPTED, ""
-    except SolveError as error:
-        return 1, str(error)
-    except MemoryError as error:
-        return 2, f"there is not enough memory. {error}".strip()
-    except (ValueError, OSError, ImportError) as error:
-        return 2, str(error)
+    except Exception as error:
+        if watch.seen:  # a library made this of Ctrl-C
+            return INTERRUPTED, ""
+        return _code(error), str(error) or type(error).__name__
     return 0, ""
+
+
+def _code(error: Exception) -> int:
+    """1 if a run failed, 2 if its arguments or files are wrong; any other error is ours, and goes on."""
+    if isinstance(error, ValueError | OSError | ImportError | MemoryError):
+        return 2
+    from proxbi.result import SolveError  # here, as it loads JAX
+
+    if isinstance(error, SolveError):
+        return 1
+    raise error
