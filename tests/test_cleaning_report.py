@@ -1,6 +1,9 @@
 """The report of a cleaning: it says what the result says, everything given to it stays text, and it stays small."""
 
+import json
 import re
+import shutil
+import subprocess
 from dataclasses import replace
 from html.parser import HTMLParser
 from pathlib import Path
@@ -18,6 +21,7 @@ from proxbi.cleaning.report.page import LARGEST_PAGE, SUSPECTS, write_report
 from proxbi.cleaning.report.publish import _images
 from proxbi.cleaning.report.review import LETTERS, borderline, suspects
 from proxbi.cleaning.result import Interval
+from proxbi.report import page as generic
 from proxbi.report.markup import percent
 
 UNKNOWN = Interval(float("nan"), float("nan"), float("nan"))
@@ -336,6 +340,16 @@ def test_long_texts_are_cut(tmp_path):
     page = report(tmp_path, ids=["x" * 1000] * 600)
     assert "x" * (LETTERS - 1) + "…" in page
     assert "x" * (LETTERS + 1) not in page
+
+
+@pytest.mark.skipif(shutil.which("node") is None, reason="node is not installed")
+def test_what_is_copied_from_the_page_is_no_formula():
+    script = Path(generic.__file__).with_name("table.js").read_text()
+    function = re.search(r"function quoted\(.*?\n}\n", script, re.DOTALL)[0]
+    cells = ["=cmd()", "+1 555", "-2.5", "@x", "a=b", '=1,"2"', "-", ""]
+    ask = f"{function}; console.log(JSON.stringify({json.dumps(cells)}.map(quoted)))"
+    done = subprocess.run(["node", "-e", ask], capture_output=True, text=True, check=True)
+    assert json.loads(done.stdout) == ["'=cmd()", "'+1 555", "-2.5", "'@x", "a=b", '"\'=1,""2"""', "'-", ""]
 
 
 # === What comes beside the suspects ===================================================================================

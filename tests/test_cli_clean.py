@@ -173,6 +173,25 @@ def test_the_weights_asked_for_are_those_computed(folder):
     assert asked == ["auto", "free"]
 
 
+def test_probabilities_of_another_model_reach_the_cleaner(folder, table):
+    got = []
+
+    def record(*arguments, pred_probs, **options):
+        got.append(pred_probs)
+        return stand_in.clean(*arguments, **options)
+
+    classes = sorted(set(table[0]["digit"]))
+    chances = pd.DataFrame(np.full((ROWS, 10), 0.1), columns=classes[::-1])
+    chances[classes[0]] += 0.9
+    chances /= 1.9
+    chances.to_csv(folder / "probs.csv", index=False)
+    options = ["--trusted-col", "gold", "--pred-probs", "probs.csv"]
+    with patch("proxbi.cleaning.run.clean", record):
+        ran = clean("data.csv", *COMMON, *options, cwd=folder)
+    assert ran.code == 0, ran.err
+    np.testing.assert_allclose(got[0], np.r_[1.0, np.full(9, 0.1)][None] / 1.9 + np.zeros((ROWS, 1)))
+
+
 def test_npz_in_and_out_without_the_flagged_rows(method, folder, table):
     wrong = table[1][: ROWS - TRUSTED]
     ran = clean("data.npz", "--mode", "drop", "--out", "out.npz", "--fail-if-noise-above", "0.05", cwd=folder)
