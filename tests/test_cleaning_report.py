@@ -133,9 +133,13 @@ def test_the_headline_is_what_was_found(tmp_path, flagged, rate, words):
 @pytest.mark.parametrize(
     ("chosen", "helped", "words"),
     [
-        ("bilevel", True, "It matters for a model: trained on all labels as given it has accuracy 90.5 % ± 2.0 % and"),
-        ("trimming", False, "For a model the difference is within the errors: trained on all labels as given it has"),
-        ("noisy", False, "For a model it makes no difference that could be measured: trained on all labels as given"),
+        ("bilevel", True, "It matters for a model: trained on all labels as given it is right in 90.5 % ± 2.0 % of"),
+        (
+            "trimming",
+            False,
+            "For a model the difference is within the errors: trained on all labels as given it is right in",
+        ),
+        ("noisy", False, "For a model it makes no measurable difference: trained on all labels as given"),
         ("unheard of", True, "Whether this matters for a model was not measured."),
     ],
 )
@@ -147,7 +151,7 @@ def test_whether_it_matters_for_a_model_comes_second(tmp_path, chosen, helped, w
 
 def test_without_trusted_rows_nothing_claims_to_be_judged_by_them(tmp_path):
     cleaned = replace(cleaned_example.digits().cleaned, trusted=np.zeros(600, bool))
-    assert "on held-out rows (by the labels given: no row is trusted)" in report(tmp_path, cleaned=cleaned)
+    assert "of held-out rows (by the labels given: no row is trusted)" in report(tmp_path, cleaned=cleaned)
 
 
 def test_the_scores_are_those_of_the_result(tmp_path):

@@ -196,7 +196,7 @@ def test_npz_in_and_out_without_the_flagged_rows(method, folder, table):
     wrong = table[1][: ROWS - TRUSTED]
     ran = clean("data.npz", "--mode", "drop", "--out", "out.npz", "--fail-if-noise-above", "0.05", cwd=folder)
     assert ran.code == 1
-    assert "more than 5.0%" in ran.err
+    assert "more than 5.0 %" in ran.err
     with np.load(folder / "data.npz") as given, np.load(folder / "out.npz") as found:
         kept = len(found["y"])
         assert set(found.files) == {*given.files, *ADDED}
@@ -399,7 +399,7 @@ def test_a_share_that_is_not_known_passes_no_gate(tmp_path):
     write(tmp_path / "data.csv", SMALL)
     ran = clean("data.csv", *LABEL, "--fail-if-noise-above", "0.01", "--json", "s.json", cwd=tmp_path)
     assert ran.code == 3
-    assert "proxbi: it is not known whether more than 1.0% of the labels are wrong." in ran.err
+    assert "proxbi: it is not known whether more than 1.0 % of the labels are wrong." in ran.err
     assert "not known" in ran.out
     summary = json.loads((tmp_path / "s.json").read_text())
     assert summary["noise_rate"] == {"estimate": None, "low": None, "high": None}

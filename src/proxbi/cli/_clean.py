@@ -14,6 +14,7 @@ from proxbi.cli._app import app
 from proxbi.cli._interrupt import watch
 from proxbi.cli._output import print_table, progress_bar
 from proxbi.cli._programs import keep_programs
+from proxbi.report.markup import percent
 
 if TYPE_CHECKING:
     from proxbi.cleaning.files.job import Job, Outputs
@@ -133,10 +134,10 @@ def clean(
 def _gate(rate: float, most: float) -> None:
     """Exit with a code of its own if too many labels are wrong, or if that is not known."""
     if math.isnan(rate):
-        typer.echo(f"proxbi: it is not known whether more than {most:.1%} of the labels are wrong.", err=True)
+        typer.echo(f"proxbi: it is not known whether more than {percent(most)} of the labels are wrong.", err=True)
         raise typer.Exit(NOT_KNOWN)
     if rate > most:
-        typer.echo(f"proxbi: {rate:.1%} of the labels are wrong, more than {most:.1%}.", err=True)
+        typer.echo(f"proxbi: {percent(rate)} of the labels are wrong, more than {percent(most)}.", err=True)
         raise typer.Exit(TOO_MANY)
 
 
@@ -149,7 +150,7 @@ def show(console: Console, title: str, job: "Job", outputs: "Outputs") -> None:
     console.print(job.summary["for_a_model"], highlight=False)
     table = {
         "rows": f"{rows:,} and {job.summary['trusted']:,} trusted",
-        "flagged": f"{flagged:,} ({flagged / rows:.1%})",
+        "flagged": f"{flagged:,} ({percent(flagged / rows)})",
         "wrong labels, estimated": findings.share_wrong(cleaned.noise_rate),
         "weights": cleaned.chosen,
     }

@@ -42,17 +42,11 @@ def for_a_model(cleaned: Cleaned) -> str:
     given, chosen = by_name.get(GIVEN), by_name.get(cleaned.chosen)
     if given is None or chosen is None:
         return "Whether this matters for a model was not measured."
-    on = f"on {judge(cleaned)}"
+    as_given = f"trained on all labels as given it is right in {_accuracy(given)} of {judge(cleaned)}"
     if chosen is given:
-        return (
-            "For a model it makes no difference that could be measured: trained on all labels as given it has "
-            f"{_measured(given)} {on}, and no other weighting does better."
-        )
+        return f"For a model it makes no measurable difference: {as_given}, and no other weighting does better."
     opening = "It matters for a model" if cleaned.helped else "For a model the difference is within the errors"
-    return (
-        f"{opening}: trained on all labels as given it has {_measured(given)} {on}, with the weights "
-        f"“{cleaned.chosen}” {_measured(chosen)}."
-    )
+    return f"{opening}: {as_given}, with the weights “{cleaned.chosen}” in {_accuracy(chosen)}."
 
 
 def judge(cleaned: Cleaned) -> str:
@@ -64,7 +58,7 @@ def judge(cleaned: Cleaned) -> str:
 
 def accuracies(cleaned: Cleaned) -> tuple[str, str] | None:
     """Held-out accuracy with all labels as given and as cleaned, if it was measured."""
-    by_name = {row["name"]: f"{percent(row['accuracy'])} ± {percent(row['accuracy_se'])}" for row in cleaned.scores}
+    by_name = {row["name"]: _accuracy(row) for row in cleaned.scores}
     return (by_name[GIVEN], by_name[cleaned.chosen]) if {GIVEN, cleaned.chosen} <= set(by_name) else None
 
 
@@ -84,6 +78,5 @@ def _short(share: float) -> str:
     return f"{100 * share:.0f}" if share >= 0.0995 or share == 0 else f"{100 * share:.1f}"
 
 
-def _measured(row: dict[str, Any]) -> str:
-    accuracy = f"accuracy {percent(row['accuracy'])} ± {percent(row['accuracy_se'])}"
-    return f"{accuracy} and loss {row['loss']:.3f} ± {row['loss_se']:.3f}"
+def _accuracy(row: dict[str, Any]) -> str:
+    return f"{percent(row['accuracy'])} ± {percent(row['accuracy_se'])}"
