@@ -119,7 +119,8 @@ def test_the_findings_come_first_and_how_it_was_run_last(tmp_path):
         (35, Interval(0.17, 0.13, 0.24), "35 of 200 labels are probably wrong (17 %, 13-24 %)."),
         (1, Interval(0.006, 0.0, 0.02), "1 of 200 labels is probably wrong (0.6 %, 0-2.0 %)."),
         (0, Interval(0.0, 0.0, 0.01), "None of 200 labels looks wrong (0 %, 0-1.0 %)."),
-        (0, UNKNOWN, "None of 200 labels looks wrong (share of wrong labels not known)."),
+        (5, UNKNOWN, "5 of 200 labels are probably wrong (share of wrong labels not known)."),
+        (0, UNKNOWN, "It is not known whether any of 200 labels is wrong."),
     ],
 )
 def test_the_headline_is_what_was_found(tmp_path, flagged, rate, words):

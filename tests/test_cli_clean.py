@@ -449,7 +449,7 @@ def test_rows_go_through_pipes_and_sentences_do_not(tmp_path):
     found = list(csv.reader(io.StringIO(ran.out)))
     assert found[0] == ["id", "a", "label", "gold", *ADDED]
     assert len(found) == 21
-    assert "None of 20 labels looks wrong" in ran.err
+    assert "It is not known whether any of 20 labels is wrong." in ran.err
     assert "Written: -" in ran.err
     assert list(tmp_path.iterdir()) == []
 

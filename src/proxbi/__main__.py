@@ -8,6 +8,7 @@ def main() -> None:
     try:
         from proxbi.cli import main as run
     except KeyboardInterrupt:
+        exec("")  # see `proxbi.cli.main`
         print("proxbi: interrupted.", file=sys.stderr)
         sys.exit(130)
     run()

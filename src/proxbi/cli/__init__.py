@@ -27,6 +27,9 @@ def main() -> None:
         code, message = _run()
         if watch.seen or code == INTERRUPTED:  # whatever became of the exception on its way
             code, message = INTERRUPTED, "interrupted."
+            # If Ctrl-C came within an `exec`, as dataclasses use it, Python would end by the signal and not by the
+            # code, even where the exception was handled, unless another `exec` went well since.
+            exec("")
     if message:
         print(f"proxbi: {message}", file=sys.stderr)
     sys.exit(code)

@@ -152,9 +152,9 @@ def show(console: Console, title: str, job: "Job", outputs: "Outputs") -> None:
         "rows": f"{rows:,} and {job.summary['trusted']:,} trusted",
         "flagged": f"{flagged:,} ({percent(flagged / rows)})",
         "wrong labels, estimated": findings.share_wrong(cleaned.noise_rate),
-        "weights": cleaned.chosen,
     }
     if (measured := findings.accuracies(cleaned)) is not None:
+        table["weights"] = cleaned.chosen
         table |= dict(zip(("held-out accuracy before", "held-out accuracy after"), measured, strict=True))
     print_table(console, title, [{"": name, "found": value} for name, value in table.items()])
     for sentence in cleaned.warnings:

@@ -24,6 +24,8 @@ def headline(cleaned: Cleaned) -> str:
     rate = cleaned.noise_rate
     share = f"{_short(rate.estimate)} %, {_short(rate.low)}-{_short(rate.high)} %"
     share = share if is_known(rate) else f"share of wrong labels {NOT_KNOWN}"
+    if not flagged and not is_known(rate):
+        return f"It is {NOT_KNOWN} whether any of {judged:,} labels is wrong."
     if not flagged:
         return f"None of {judged:,} labels looks wrong ({share})."
     return f"{flagged:,} of {judged:,} labels {'is' if flagged == 1 else 'are'} probably wrong ({share})."
