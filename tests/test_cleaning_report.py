@@ -17,12 +17,11 @@ import pytest
 import cleaned_example
 from cleaned_example import DIGITS, everything, evil, report
 from proxbi.cleaning.report import figures
+from proxbi.cleaning.report.markup import percent
 from proxbi.cleaning.report.page import LARGEST_PAGE, SUSPECTS, write_report
 from proxbi.cleaning.report.publish import _images
 from proxbi.cleaning.report.review import LETTERS, borderline, suspects
 from proxbi.cleaning.result import Interval
-from proxbi.report import page as generic
-from proxbi.report.markup import percent
 
 UNKNOWN = Interval(float("nan"), float("nan"), float("nan"))
 HEADINGS = [
@@ -349,7 +348,7 @@ def test_long_texts_are_cut(tmp_path):
 
 @pytest.mark.skipif(shutil.which("node") is None, reason="node is not installed")
 def test_what_is_copied_from_the_page_is_no_formula():
-    script = Path(generic.__file__).with_name("table.js").read_text()
+    script = Path(figures.__file__).with_name("table.js").read_text()
     function = re.search(r"function quoted\(.*?\n}\n", script, re.DOTALL)[0]
     cells = ["=cmd()", "+1 555", "-2.5", "@x", "a=b", '=1,"2"', "-", ""]
     ask = f"{function}; console.log(JSON.stringify({json.dumps(cells)}.map(quoted)))"

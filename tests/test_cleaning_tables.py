@@ -217,6 +217,7 @@ def test_a_device_stays_a_device(tmp_path):
     os.mknod(device, 0o666 | stat.S_IFCHR, os.makedev(1, 3))
     require_writable(device)
     put(device)
+    put(device)
     assert device.is_char_device()
 
 
@@ -244,7 +245,7 @@ def test_a_symbolic_link_stays_one_and_its_file_is_written(tmp_path, there):
     assert {path.name for path in tmp_path.iterdir()} == {"target.json", "link.json"}
 
 
-@pytest.mark.parametrize("mode", [0o600, 0o640, 0o444])
+@pytest.mark.parametrize("mode", [0o600, 0o640, 0o666])
 def test_a_file_that_is_replaced_keeps_its_mode_from_the_first_byte_on(tmp_path, mode):
     path, modes = tmp_path / "private.csv", []
     path.write_text("old")
@@ -252,6 +253,13 @@ def test_a_file_that_is_replaced_keeps_its_mode_from_the_first_byte_on(tmp_path,
     write_all([(path, lambda draft: modes.append(stat.S_IMODE(draft.stat().st_mode)))])
     assert modes == [mode]
     assert stat.S_IMODE(path.stat().st_mode) == mode
+
+
+def test_a_file_that_is_protected_is_not_replaced(tmp_path, monkeypatch):
+    (tmp_path / "out.csv").write_text("old")
+    monkeypatch.setattr(os, "access", lambda path, mode: mode != os.W_OK)  # as for anybody but root
+    with pytest.raises(OSError, match=r"out\.csv cannot be written: Permission denied"):
+        require_writable(tmp_path / "out.csv")
 
 
 def test_a_new_file_has_the_mode_of_any_other(tmp_path):

@@ -14,7 +14,6 @@ from proxbi.cli._app import app
 from proxbi.cli._interrupt import watch
 from proxbi.cli._output import print_table, progress_bar
 from proxbi.cli._programs import keep_programs
-from proxbi.report.markup import percent
 
 if TYPE_CHECKING:
     from proxbi.cleaning.files.job import Job, Outputs
@@ -133,6 +132,8 @@ def clean(
 
 def _gate(rate: float, most: float) -> None:
     """Exit with a code of its own if too many labels are wrong, or if that is not known."""
+    from proxbi.cleaning.report.markup import percent
+
     if math.isnan(rate):
         typer.echo(f"proxbi: it is not known whether more than {percent(most)} of the labels are wrong.", err=True)
         raise typer.Exit(NOT_KNOWN)
@@ -144,6 +145,7 @@ def _gate(rate: float, most: float) -> None:
 def show(console: Console, title: str, job: "Job", outputs: "Outputs") -> None:
     """What was found, first in a sentence, the warnings, and where the files are."""
     from proxbi.cleaning.report import findings
+    from proxbi.cleaning.report.markup import percent
 
     cleaned, flagged, rows = job.cleaned, job.summary["flagged"], job.summary["rows"]
     console.print(job.summary["headline"], highlight=False, style="bold")

@@ -87,9 +87,9 @@ def require_writable(path: Path) -> None:
     with _named(path):  # looking at a name that is too long is an error already
         if path.is_dir():
             raise ValueError(f"{path} is a folder; give the path of a file.")
+        if path.exists() and not os.access(path, os.W_OK):  # a file that is protected is not replaced either
+            raise PermissionError(errno.EACCES, os.strerror(errno.EACCES))
         if is_stream(path):
-            if path != STANDARD and not os.access(path, os.W_OK):
-                raise PermissionError(errno.EACCES, os.strerror(errno.EACCES))
             return
         folder = path.resolve().parent
         while not folder.exists():

@@ -81,7 +81,7 @@ def prepare(
     labels = np.append(labels, beside)
     if X_val is not None:
         apart = encoder.transform(X_val, words.where_apart)
-        found += _warnings_apart(features, apart)
+        found += _warnings_apart(features, apart, words)
         features = np.concatenate([features, apart])
     if mask is not None:
         found += _classes_without_trust(labels[mask], classes)
@@ -112,13 +112,18 @@ def looks_untransformed(features: Float[np.ndarray, "rows width"], beside: Float
     return bool(far or in_one_spot)
 
 
-def _warnings_apart(features: Float[np.ndarray, "rows width"], apart: Float[np.ndarray, "others width"]) -> list[str]:
+def _warnings_apart(
+    features: Float[np.ndarray, "rows width"], apart: Float[np.ndarray, "others width"], words: Words
+) -> list[str]:
     """What looks wrong with trusted rows given apart."""
     found = []
     if looks_untransformed(features, apart):
         found.append(
             "X_val lies far from X, as when a pipeline transforms X but not X_val: use "
             'Pipeline(..., transform_input=["X_val"]) with metadata routing, or mark trusted rows of X by trusted=.'
+            if words.rows == Words().rows
+            else f"The trusted rows given apart lie far from those of {words.rows}: see that the columns are the same, in "
+            "the same units."
         )
     if copies := _copies(features, apart):
         found.append(

@@ -6,9 +6,9 @@ from typing import Any
 import numpy as np
 from jaxtyping import Bool, Int
 
+from proxbi.cleaning.report.markup import Svg, number, percent, short
+from proxbi.cleaning.report.svg import Curve, Mark, histogram, intervals, lines
 from proxbi.cleaning.result import Cleaned
-from proxbi.report.markup import Svg, number, percent, short
-from proxbi.report.svg import Curve, Mark, histogram, intervals, lines
 
 MATRIX = 20  # classes whose matrix still fits on a page
 PAIRS = 25  # cells that are listed in its place

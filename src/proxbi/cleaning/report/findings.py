@@ -5,8 +5,8 @@ from typing import Any
 
 import numpy as np
 
+from proxbi.cleaning.report.markup import percent
 from proxbi.cleaning.result import Cleaned, Interval
-from proxbi.report.markup import percent
 
 NOT_KNOWN = "not known"
 GIVEN = "noisy"

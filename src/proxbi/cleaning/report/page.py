@@ -9,9 +9,9 @@ import numpy as np
 from jaxtyping import Int
 
 from proxbi.cleaning.report import figures, findings
+from proxbi.cleaning.report.markup import number, percent
 from proxbi.cleaning.report.review import COLUMNS, Rows, borderline, suspects, table
 from proxbi.cleaning.result import Cleaned
-from proxbi.report.markup import number, percent
 from proxbi.report.page import render
 
 if TYPE_CHECKING:
@@ -91,7 +91,7 @@ def _page(rows: Rows, body: dict[str, Any], most: int) -> bytes:
         "suspects": table(rows, "suspects", suspects(cleaned, most), flag=False),
         "borderline": table(rows, "borderline", borderline(cleaned, min(most, BORDERLINE)), flag=True),
     }
-    return render("cleaning.html", **body, **review).encode()
+    return render("cleaning.html", "cleaning/report", **body, **review).encode()
 
 
 def _suspects_note(rows: Rows, most: int) -> str:

@@ -8,9 +8,9 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import numpy as np
 from jaxtyping import Int
 
+from proxbi.cleaning.report.markup import short
+from proxbi.cleaning.report.png import thumbnails
 from proxbi.cleaning.result import Cleaned
-from proxbi.report.markup import short
-from proxbi.report.png import thumbnails
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -164,7 +164,7 @@ def _number(value: float) -> Cell:
 
 
 def _share(value: float) -> Cell:
-    return Cell(f"{value:.3f}", repr(float(value)))
+    return Cell("<0.001" if 0 <= value < 0.0005 else f"{value:.3f}", repr(float(value)))
 
 
 def _check_codes(name: str, codes: Int[np.ndarray, " rows"], of: str, names: Sequence[str]) -> None:
