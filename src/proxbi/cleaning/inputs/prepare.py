@@ -122,8 +122,8 @@ def _warnings_apart(
             "X_val lies far from X, as when a pipeline transforms X but not X_val: use "
             'Pipeline(..., transform_input=["X_val"]) with metadata routing, or mark trusted rows of X by trusted=.'
             if words.rows == Words().rows
-            else f"The trusted rows given apart lie far from those of {words.rows}: see that the columns are the same, in "
-            "the same units."
+            else f"The trusted rows given apart lie far from those of {words.rows}: see that the columns are the same, "
+            "in the same units."
         )
     if copies := _copies(features, apart):
         found.append(
