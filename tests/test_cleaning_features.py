@@ -236,8 +236,9 @@ def test_dates_count_as_seconds_however_they_are_stored(kind):
     assert encoded(gaps)[7].tolist()[1:] == [1.0]
 
 
-def test_dates_that_could_be_others_stay_text():
-    column = pd.Series(["03/04/2024", "05/04/2024"] * 20)
+@pytest.mark.parametrize("values", [["03/04/2024", "05/04/2024"], ["2024-13-45", "2024-01-01"]])
+def test_dates_that_could_be_others_or_are_none_stay_text(values):
+    column = pd.Series(values * 20)
     assert encoded(pd.DataFrame({"day": column})).shape == (40, 2)
 
 

@@ -64,10 +64,9 @@ class Csv:
         texts = [name for name in text if name in self.names]
         self.frame = self._read(dict.fromkeys(texts, "str"))
         for column in self.frame.columns:
-            kind = self.frame[column].dtype
             if column in texts:
                 self.frame[column] = _integers_if_lossless(self.frame[column])
-            elif kind == "str":
+            elif _is_text(self.frame[column]):
                 self.frame[column] = self._typed(self.frame[column])
 
     def where(self, row: int) -> str:
@@ -230,6 +229,12 @@ def _by_row(columns: Columns, rows: int, decimal: str) -> Iterator[tuple[Any, ..
 
 def _with(decimal: str, value: Any) -> Any:
     return repr(value).replace(".", decimal) if isinstance(value, float) else value
+
+
+def _is_text(column: "pd.Series") -> bool:
+    from pandas.api import types
+
+    return types.infer_dtype(column, skipna=True) == "string"
 
 
 def _integers_if_lossless(text: "pd.Series") -> "pd.Series":

@@ -131,7 +131,7 @@ class _Draft:
         private = self.stream or old is not None
         os.close(os.open(self.path, os.O_CREAT | os.O_EXCL | os.O_WRONLY, 0o600 if private else 0o666))
         if old is not None:
-            with contextlib.suppress(PermissionError):  # only root gives files away
+            with contextlib.suppress(PermissionError, AttributeError):  # only root gives files away, and not on Windows
                 os.chown(self.path, old.st_uid, old.st_gid)
             self.path.chmod(stat.S_IMODE(old.st_mode))
 
@@ -156,6 +156,9 @@ def _remove_forgotten(folder: Path) -> None:
 
 
 def _is_running(process: int) -> bool:
+    """Whether it is, or may be: only on POSIX can one ask without a signal being sent."""
+    if os.name != "posix":
+        return True
     try:
         os.kill(process, 0)
     except ProcessLookupError:

@@ -41,28 +41,35 @@ def columns_of(table: "np.ndarray | pd.DataFrame", where: Where = by_index) -> I
 def _is_numeric(values: "pd.Series") -> bool:
     from pandas.api import types
 
-    if types.is_object_dtype(values.dtype):
-        numeric = {"integer", "floating", "mixed-integer-float", "decimal", "date", "datetime"}
-        return types.infer_dtype(values, skipna=True) in numeric or _are_dates(values)
-    return bool(
-        types.is_numeric_dtype(values.dtype)
-        or types.is_bool_dtype(values.dtype)
-        or types.is_datetime64_any_dtype(values.dtype)
-        or types.is_timedelta64_dtype(values.dtype)
-        or (types.is_string_dtype(values.dtype) and _are_dates(values))
-    )
+    if _is_number(values) or types.is_datetime64_any_dtype(values.dtype):
+        return True
+    numeric = {"integer", "floating", "mixed-integer-float", "decimal"}
+    return types.infer_dtype(values, skipna=True) in numeric or _instants(values) is not None
 
 
-def _are_dates(values: "pd.Series") -> bool:
-    """Whether all values are dates, as objects or as text."""
+def _is_number(values: "pd.Series") -> bool:
+    """By the type of the column."""
+    from pandas.api import types
+
+    known = (types.is_numeric_dtype, types.is_bool_dtype, types.is_timedelta64_dtype)
+    return any(is_of(values.dtype) for is_of in known)
+
+
+def _instants(values: "pd.Series") -> "pd.Series | None":
+    """The instants that the values are, as such, as dates or as text; None if one of them is something else."""
+    import pandas as pd
     from pandas.api import types
 
     known = values.dropna()
     kind = types.infer_dtype(known, skipna=True)
-    if kind in ("date", "datetime"):
-        return True
-    # The first value settles it for most columns of text, without a look at the others.
-    return kind == "string" and all(bool(part.str.fullmatch(ISO_DATE).all()) for part in (known.iloc[:1], known))
+    if kind == "string":
+        # The first value settles it for most columns of text, without a look at the others.
+        if not all(known.iloc[:most].str.fullmatch(ISO_DATE).all() for most in (1, len(known))):
+            return None
+    elif kind not in ("date", "datetime", "datetime64"):
+        return None
+    instants = pd.to_datetime(values, utc=True, format="ISO8601", errors="coerce")
+    return instants if instants.count() == len(known) else None
 
 
 def _is_vector(name: str, values: "pd.Series") -> bool:
@@ -110,10 +117,9 @@ def _floats(column: Column) -> Float[np.ndarray, " rows"]:
 
     if types.is_timedelta64_dtype(values.dtype):
         return values.dt.total_seconds().to_numpy(np.float64)
-    is_other = types.is_numeric_dtype(values.dtype) or types.is_bool_dtype(values.dtype)
-    if types.is_datetime64_any_dtype(values.dtype) or (not is_other and _are_dates(values)):
-        instant = pd.to_datetime(values, utc=True, format="ISO8601")
-        return ((instant - pd.Timestamp(0, tz="UTC")) / pd.Timedelta(seconds=1)).to_numpy(np.float64)
+    instants = None if _is_number(values) else _instants(values)
+    if instants is not None:
+        return ((instants - pd.Timestamp(0, tz="UTC")) / pd.Timedelta(seconds=1)).to_numpy(np.float64)
     try:
         return pd.to_numeric(values).to_numpy(np.float64, na_value=np.nan)
     except (ValueError, TypeError) as error:
