@@ -1,8 +1,6 @@
 """`proxbi clean`."""
 
 import math
-import shlex
-import sys
 from enum import StrEnum
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
@@ -11,8 +9,7 @@ import typer
 from rich.console import Console
 
 from proxbi.cli._app import app
-from proxbi.cli._interrupt import watch
-from proxbi.cli._output import print_table, progress_bar
+from proxbi.cli._output import given_command, print_table, progress_bar
 from proxbi.cli._programs import keep_programs
 
 if TYPE_CHECKING:
@@ -109,11 +106,6 @@ def clean(
     dropped = [name.strip() for name in drop.split(",") if name.strip()]
     outputs = Outputs(out, report, json_, mode.value)
     with progress_bar("cleaning") as tick:
-
-        def progress(stage: str, share: float) -> None:
-            watch.check()
-            tick(share, 1, stage)
-
         job = clean_file(
             data,
             Roles(label, trusted_col, trusted, group, id_, dropped),
@@ -121,8 +113,8 @@ def clean(
             pred_probs=pred_probs,
             weights=weights.value,
             seed=seed,
-            command=shlex.join(["proxbi", *sys.argv[1:]]),
-            progress=progress,
+            command=given_command(),
+            progress=lambda stage, share: tick(share, 1, stage),
         )
     taken = any(path in STANDARD_OUTPUT for path in outputs.paths())
     show(Console(stderr=taken), str(data), job, outputs)

@@ -105,6 +105,7 @@ def write_all(writers: Sequence[tuple[Path, Writer]]) -> None:
         for path, write in writers:
             with _named(path):
                 drafts.append(_Draft(path))
+                drafts[-1].create()
                 write(drafts[-1].path)
         for draft in (each for each in drafts if each.stream):
             draft.send()
@@ -123,10 +124,13 @@ class _Draft:
         self.stream = is_stream(path)
         self.place = path if self.stream else path.resolve()
         folder = Path(tempfile.gettempdir()) if self.stream else self.place.parent
-        folder.mkdir(parents=True, exist_ok=True)
-        _remove_forgotten(folder)
         # Writers go by the ending.
         self.path = folder / f"{DRAFT}{os.getpid()}-{time.monotonic_ns()}.tmp{ending(path)}"
+
+    def create(self) -> None:
+        """Make the file, which nobody can read who could not read the one it replaces."""
+        self.path.parent.mkdir(parents=True, exist_ok=True)
+        _remove_forgotten(self.path.parent)
         old = self.place.stat() if self.place.is_file() and not self.stream else None
         private = self.stream or old is not None
         os.close(os.open(self.path, os.O_CREAT | os.O_EXCL | os.O_WRONLY, 0o600 if private else 0o666))
@@ -136,6 +140,7 @@ class _Draft:
             self.path.chmod(stat.S_IMODE(old.st_mode))
 
     def send(self) -> None:
+        """Write it into the stream."""
         with self.path.open("rb") as file:
             if self.place == STANDARD:
                 sys.stdout.flush()

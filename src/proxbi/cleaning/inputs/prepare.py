@@ -65,39 +65,41 @@ def prepare(
     process.require_a_working_jax()
     words = words or Words()
     classes, labels = class_indices(y, words)
-    rows = len(labels)
-    mask = None if trusted is None else trusted_mask(trusted, rows, words)
     beside = np.array([], np.int64) if y_val is None else _places(classes, y_val, words)
-    if y_val is not None:
-        mask = np.concatenate([np.zeros(rows, bool) if mask is None else mask, np.ones(len(beside), bool)])
+    rows, more = len(labels), len(beside)
+    mask = None if trusted is None else _lengthened(trusted_mask(trusted, rows, words), more, True)
+    if mask is None and y_val is not None:
+        mask = np.arange(rows + more) >= rows
     names, group_of = ([], None) if groups is None else group_indices(groups, rows, words)
-    if group_of is not None and len(beside):
-        names, group_of = [*names, "(trusted rows given apart)"], np.append(group_of, np.full(len(beside), len(names)))
     weight = None if sample_weight is None else checked_weights(sample_weight, labels)
     chances = None if pred_probs is None else checked_probabilities(pred_probs, rows, classes)
     encoder = Encoder(words.where).fit(X, weight)
-    features = encoder.transform(X)
-    found = list(encoder.warnings)
+    features, said = _encoded(encoder, X, X_val, words)
     labels = np.append(labels, beside)
-    if X_val is not None:
-        apart = encoder.transform(X_val, words.where_apart)
-        found += _warnings_apart(features, apart, words)
-        features = np.concatenate([features, apart])
-    if mask is not None:
-        found += _classes_without_trust(labels[mask], classes)
     return Inputs(
-        features,
-        labels,
-        classes,
-        mask,
-        group_of,
-        names,
-        _lengthened(weight, len(beside), 1.0),
-        rows,
-        encoder,
-        found,
-        _lengthened(chances, len(beside), np.nan),
+        features=features,
+        labels=labels,
+        classes=classes,
+        trusted=mask,
+        groups=_lengthened(group_of, more, len(names)),
+        group_names=[*names, "(trusted rows given apart)"] if names and more else names,
+        weight=_lengthened(weight, more, 1.0),
+        rows=rows,
+        encoder=encoder,
+        warnings=[*said, *([] if mask is None else _classes_without_trust(labels[mask], classes))],
+        pred_probs=_lengthened(chances, more, np.nan),
     )
+
+
+def _encoded(
+    encoder: Encoder, X: Any, X_val: Any, words: Words
+) -> tuple[Float[np.ndarray, "all_rows width"], list[str]]:
+    """The features of all rows, and what is to be said of them."""
+    features = encoder.transform(X)
+    if X_val is None:
+        return features, list(encoder.warnings)
+    apart = encoder.transform(X_val, words.where_apart)
+    return np.concatenate([features, apart]), [*encoder.warnings, *_warnings_apart(features, apart, words)]
 
 
 def looks_untransformed(features: Float[np.ndarray, "rows width"], beside: Float[np.ndarray, "others width"]) -> bool:
