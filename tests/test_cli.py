@@ -22,7 +22,9 @@ def test_reproduce_table1_on_digits_writes_everything(tmp_path):
     names = {path.name for path in out.iterdir()}
     currencies = {f"figure1-{currency}.{kind}" for currency in ("inner_steps", "calls") for kind in ("png", "svg")}
     assert names == {"table1.csv", "table1.json", "details.csv", "curves.csv", "report.html"} | currencies
-    assert "What these numbers do and do not show" in (out / "report.html").read_text()
+    page = (out / "report.html").read_text()
+    assert "What these numbers do and do not show" in page
+    assert "--cells" in page  # the command that makes it again, with all that was asked for
 
 
 @pytest.mark.parametrize(
