@@ -1,6 +1,6 @@
 """Pairs make a good inverse and a good model; corrections stop where they say, and say what is left."""
 
-from typing import Any, NamedTuple
+from typing import Any
 
 import jax
 import jax.numpy as jnp

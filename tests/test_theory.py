@@ -8,7 +8,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from proxbi import Direct, GradientDescent, Nesterov, analytic, theory
+from proxbi import Direct, GradientDescent, Nesterov, Newton, analytic, theory
 from proxbi.theory import Constants, SharpConstants, potential
 from proxbi.theory.checks import compare
 
@@ -128,7 +128,7 @@ def test_closed_forms_solve_their_equations(kind, kappa):
 
 def test_a_computed_reference_agrees_with_the_closed_forms():
     made = analytic.smooth_nonquadratic(300.0)
-    computed = jax.jit(theory.computed(made.problem, theory.Newton(Direct()), made.y0, Direct()))
+    computed = jax.jit(theory.computed(made.problem, Newton(Direct()), made.y0, Direct()))
     for x in points(made, 3):
         found = computed(x)
         assert np.allclose(found.solution, made.solution(x), rtol=1e-8)

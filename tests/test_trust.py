@@ -28,8 +28,8 @@ from proxbi import (
     Result,
     Status,
     TimeLimit,
-    _loop,
     _driver,
+    _loop,
     minimize,
 )
 

@@ -116,7 +116,7 @@ def _finite(where: str, leaf: Any) -> None:
         raise ValueError(f"{where} has {int(bad.sum())} NaN or infinite value(s), the first at index {first}.")
 
 
-def _number(name: str, value: Array, holds: Callable[[Array], Array], expected: str) -> None:
+def _number(name: str, value: Array, holds: Callable[[Any], Any], expected: str) -> None:
     if isinstance(value, jax.core.Tracer):
         return
     if not np.all(np.isfinite(value)) or not np.all(holds(np.asarray(value))):

@@ -43,7 +43,8 @@ class Driver:
         self.problem, self.solver, self.key = problem, solver, key
         dtype = jnp.result_type(*jax.tree.leaves(snapshot.state.y))
         self.snapshot, self.bounds = snapshot, bounds
-        self.goal = Goal(*(np.asarray(a, dtype) for a in goal))
+        numbers: list[Any] = [np.asarray(a, dtype) for a in goal]
+        self.goal = Goal(*numbers)
         self.compile_seconds = self.run_seconds = self.pace = 0.0
         self.rechecks = 0
         self.wasted = Counts()
@@ -184,7 +185,8 @@ class Driver:
         return Goal(max(self.goal.tol, self.goal.rtol * history[0]["stationarity"]), -1.0)
 
     def _chunk(self, steps: int, calls: int, state: PyTree = None) -> Chunk:
-        first, number, most = (np.int32(a) for a in (self.snapshot.step, steps, calls))
+        numbers: list[Any] = [np.int32(a) for a in (self.snapshot.step, steps, calls)]
+        first, number, most = numbers
         state = self.snapshot.state if state is None else state
         done = _loop.advance(self.problem, self.solver, state, self.key, first, number, self.goal, most)
         return on_host(done)

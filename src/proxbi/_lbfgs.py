@@ -34,6 +34,7 @@ from proxbi._tree import Scalar
 
 _BLOCK = 8  # pairs: R of so many is well conditioned, and the two loops are eight times shorter
 _BLOCKS = 4  # at least, but for very few pairs: emptying one must not lose most of what is known
+_MOST_NUMBERS = 4e7  # kept as pairs
 _EXACT = jax.lax.Precision.HIGHEST  # accelerators would round the factors
 
 
@@ -83,7 +84,10 @@ class Pairs(NamedTuple):
 
 
 def empty(like: Float[Array, " n"], pairs: int) -> Pairs:
-    """Room for `pairs` pairs of vectors shaped as `like`, and for a block more, as one is emptied at a time."""
+    """Room for `pairs` pairs of vectors shaped as `like`, for fewer where these are very large, and for a block more,
+    as one is emptied at a time.
+    """
+    pairs = max(1, min(pairs, int(_MOST_NUMBERS) // (2 * like.size)))
     size = max(1, min(_BLOCK, pairs // _BLOCKS))
     blocks = -(-pairs // size) + (size > 1)
     stack, small = jnp.zeros((blocks, size, like.size), like.dtype), jnp.zeros((blocks, size, size), like.dtype)

@@ -11,15 +11,14 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
-import equinox as eqx
 import jax
 import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Int, PRNGKeyArray, PyTree
 
 from proxbi import _check, _compile, _driver, _loop
-from proxbi._loop import Chunk, Goal
 from proxbi._driver import Driver
+from proxbi._loop import Chunk, Goal
 from proxbi._validate import checked
 from proxbi.certificate import Bounds, Certificate
 from proxbi.problem import Counts, Problem
@@ -168,7 +167,11 @@ class _Batch:
             _Lane(problem, solver, self.key, Snapshot(0, p, Counts(), []), goal, bounds) for p in self._places()
         ]
         self.goal = self.lanes[0].goal
-        feasible = jax.vmap(lambda x: _driver.feasible(problem, x))(states.x) if solver.looks_ahead else np.ones(len(starts), bool)
+        feasible = (
+            jax.vmap(lambda x: _driver.feasible(problem, x))(states.x)
+            if solver.looks_ahead
+            else np.ones(len(starts), bool)
+        )
         for lane, good in zip(self.lanes, np.asarray(feasible), strict=True):
             lane.begun, lane.status = bool(good), None if good else Status.INFEASIBLE_START
 

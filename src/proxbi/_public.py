@@ -42,6 +42,7 @@ from proxbi.lower import Exact as Exact
 from proxbi.lower import GradientDescent as GradientDescent
 from proxbi.lower import LowerSolver as LowerSolver
 from proxbi.lower import Nesterov as Nesterov
+from proxbi.lower import Newton as Newton
 from proxbi.lower import Optax as Optax
 from proxbi.problem import Counts as Counts
 from proxbi.problem import Problem as Problem

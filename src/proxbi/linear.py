@@ -86,9 +86,9 @@ _STUCK = 0.5  # a true residual that fell by less than this, though the recursio
 _LARGEST = 1 / 8  # of the largest number: its reciprocal is not denormal
 
 
-# The one CG of the package. `small(state)` says when the residual is small enough, `observe(observed, p, H p, <p, H p>,
-# good)` sees every product on the way, and whether it is finite and its curvature positive. The recursive residual drifts from the true one; with `verify` it is computed afresh before
-# anything is called OK.
+# The one CG of the package. `small(state)` says when the residual is small enough; `observe(observed, p, H p, <p, H p>,
+# good)` sees every product on the way, and whether it is finite and its curvature positive. The recursive residual
+# drifts from the true one; with `verify` it is computed afresh before anything is called OK.
 def conjugate_gradients(
     matvec: Matvec,
     b: PyTree,

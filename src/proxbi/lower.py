@@ -7,15 +7,13 @@ from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 import equinox as eqx
 import jax
 import jax.numpy as jnp
-import lineax
 import optax
-import optimistix
 from jaxtyping import Array, Bool, Int, PyTree
 
 from proxbi import _check, _tree
 from proxbi._module import Module
 from proxbi._tree import Scalar
-from proxbi.linear import Direct, LinearStatus
+from proxbi.linear import Direct, LinearSolver, LinearStatus
 from proxbi.problem import Counts, Problem, differentiable_grad_lower
 
 
@@ -323,8 +321,105 @@ class AcceleratedGradient(LowerSolver):
         )
 
 
+# A step of Newton's method. Gradients, whose noise is far below that of values, tell its length: along a direction p
+# the slope <g_y(y + t p), p> of a convex g grows from a negative value, and t is too long only if the slope has turned
+# nearly as steep upwards. The secant through both slopes then meets zero where a quadratic would. And g must be finite,
+# and must not have risen by more than rounding.
+class Damped(NamedTuple):
+    """Where a step of Newton's method leads."""
+
+    length: Scalar
+    """The part of the step that was taken."""
+    slope: Scalar
+    """<g_y, step> there."""
+    y: PyTree
+    level: Scalar
+    """g."""
+    gradient: PyTree
+    """g_y."""
+    tries: Int[Array, ""]
+    """Calls of g and g_y; more than `MOST_TRIES` if no length was short enough."""
+
+
+MOST_TRIES = 30  # lengths of one Newton step: down to 0.1^30 at worst, 0.9^30 at best
+_SHORTEST, _LONGEST = 0.1, 0.9  # by which a step that is too long is cut, at most and at least
+_TURNED = 0.9  # a slope that has turned more than this part of its size upwards is too long a step
+_ROUNDING = 10  # units of rounding by which a value may be off
+LAST_DIGITS = 10  # a step of so many units of rounding ends Newton's method
+
+
+def damped(
+    problem: Problem, x: PyTree, y: PyTree, level: Scalar, gradient: PyTree, step: PyTree, wanted: Any = True
+) -> Damped:
+    """y + t `step` with t <= 1 short enough that g falls, from g and g_y at y; y itself unless `wanted`."""
+    slope = _tree.dot(gradient, step)
+    highest = level + _ROUNDING * float(jnp.finfo(slope.dtype).eps) * jnp.abs(level)
+
+    def too_long(at: Damped) -> Array:
+        good = (at.slope <= -_TURNED * slope) & (at.level <= highest)
+        return jnp.asarray(wanted) & ((at.tries == 0) | (~good & (at.tries <= MOST_TRIES)))
+
+    def look(at: Damped) -> Damped:
+        meets_zero = slope / (slope - at.slope)
+        # Where g is not finite, its slopes say nothing, though they may be finite: those of a logarithm are.
+        known = jnp.isfinite(at.level) & jnp.isfinite(meets_zero) & (meets_zero > 0)
+        shorter = jnp.clip(jnp.where(known, meets_zero, _SHORTEST), _SHORTEST, _LONGEST)
+        length = at.length * jnp.where(at.tries == 0, 1, shorter)
+        moved = _tree.axpy(length, step, y)
+        value, there = problem.value_and_grad_lower(x, moved)
+        return Damped(length, _tree.dot(there, step), moved, value.astype(slope.dtype), there, at.tries + 1)
+
+    first = Damped(jnp.ones_like(slope), jnp.zeros_like(slope), y, level.astype(slope.dtype), gradient, jnp.int32(0))
+    return jax.lax.while_loop(too_long, look, first)
+
+
+class Newton(LowerSolver):
+    r"""Newton's method on $\nabla_y g(x, y) = 0$, its steps shortened where g rises or is not finite: to rounding
+    level, from any start, where g is strongly convex.
+
+    **Arguments:**
+
+    - `linear`: solves for the steps; `Direct()` takes dim(y) Hessian-vector products for each.
+    - `steps`: the most to take.
+
+    >>> from proxbi.analytic import scalar_problem
+    >>> y, counts = Newton().solve(scalar_problem(), jnp.array(3.0), jnp.array(0.0))
+    >>> print(y, counts.grad_lower)
+    3.0 3
+    """
+
+    linear: LinearSolver = Direct()
+    steps: int = eqx.field(static=True, default=60)
+
+    def __check_init__(self) -> None:
+        _check.positive_int("steps", self.steps)
+
+    def solve(self, problem: Problem, x: PyTree, y: PyTree) -> tuple[PyTree, Counts]:
+        """y where no step makes |g_y(x, y)| smaller."""
+        State = tuple[Damped, Array, Counts, Int[Array, ""]]
+
+        def step(state: State) -> State:
+            at, _, counts, taken = state
+            direction, info = self.linear.solve(problem.hvp(x, at.y), _tree.scale(-1, at.gradient))
+            new = damped(problem, x, at.y, at.level, at.gradient, direction)
+            length, size, before, after = (_tree.norm(t) for t in (direction, at.y, at.gradient, new.gradient))
+            eps = float(jnp.finfo(length.dtype).eps)
+            # Far away |g_y| may rise where g falls; near y*, where steps are short, that is rounding.
+            better = (after < before) | ((length > eps**0.5 * size) & (new.level < at.level))
+            counts = counts + Counts(grad_lower=new.tries, hvp=info.matvecs)
+            return _tree.where(better, new, at), better & (length > LAST_DIGITS * eps * size), counts, taken + 1
+
+        level, gradient = problem.value_and_grad_lower(x, y)
+        zero = jnp.zeros((), jnp.result_type(*jax.tree.leaves(y)))
+        at = Damped(zero, zero, y, level.astype(zero.dtype), gradient, jnp.int32(0))
+        counts = jax.tree.map(jnp.int32, Counts(grad_lower=1))
+        start = (at, jnp.asarray(True), counts, jnp.int32(0))
+        at, _, counts, _ = jax.lax.while_loop(lambda s: s[1] & (s[3] < self.steps), step, start)
+        return at.y, counts
+
+
 class Exact(LowerSolver):
-    """Solve grad_y g(x, y) = 0 to near machine precision by optimistix' dogleg method: a reference for small problems.
+    """Solve grad_y g(x, y) = 0 to near machine precision by Newton's method: a reference for small problems.
 
     It materialises the Hessian, so a solve costs about dim(y) Hessian-vector products a step; the counts say so. Where
     `tol` (or the rounding level of y's dtype, if that is larger) is not reached in `max_steps` steps the result is NaN:
@@ -341,23 +436,10 @@ class Exact(LowerSolver):
     def solve(self, problem: Problem, x: PyTree, y: PyTree) -> tuple[PyTree, Counts]:
         """The y with |grad_y g(x, y)| at rounding level."""
         tol = max(self.tol, *(8 * float(jnp.finfo(leaf.dtype).eps) for leaf in jax.tree.leaves(y)))
-        solver: Any = optimistix.Dogleg(rtol=tol, atol=tol, linear_solver=lineax.QR())
-        # optimistix wants its iterate in JAX's default precision, whatever the dtype of y is.
-        wide = jax.tree.map(lambda leaf: leaf.astype(float), y)
-
-        def gradient(at: PyTree, _: Any) -> PyTree:
-            at = jax.tree.map(lambda leaf, like: leaf.astype(like.dtype), at, y)
-            return jax.tree.map(lambda leaf: leaf.astype(float), problem.grad_lower(x, at))
-
-        found: Any = optimistix.root_find(gradient, solver, wide, max_steps=self.max_steps, throw=False)
-        y = jax.tree.map(lambda leaf, like: leaf.astype(like.dtype), found.value, y)
-        # optimistix' own test compares steps, which at rounding level may go on for ever. The Newton correction is the
-        # distance to the solution up to second order: it decides, and is applied.
+        y, counts = Newton(Direct(), self.max_steps).solve(problem, x, y)
+        # The Newton correction is the distance to the solution up to second order: it decides, and is applied.
         correction, info = Direct().solve(problem.hvp(x, y), problem.grad_lower(x, y))
         small = _tree.norm(correction) <= 100 * tol * (1 + _tree.norm(y))
         solved = small & (info.status == int(LinearStatus.OK))
         answer = _tree.where(solved, _tree.axpy(-1, correction, y), jax.tree.map(lambda leaf: leaf * jnp.nan, y))
-        size = sum(leaf.size for leaf in jax.tree.leaves(y))
-        taken = found.stats["num_steps"]
-        counts = Counts(grad_lower=taken + 1, hvp=size * taken + info.matvecs)
-        return answer, counts
+        return answer, counts + Counts(grad_lower=1, hvp=info.matvecs)

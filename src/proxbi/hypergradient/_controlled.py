@@ -77,21 +77,8 @@ def unknown(x: PyTree, y: PyTree, carry: Any) -> Evaluation:
     """An `Evaluation` in which nothing but y and the carry is known."""
     zero = jnp.zeros((), jnp.result_type(*jax.tree.leaves(y)))
     counts = jax.tree.map(jnp.int32, Counts())
-    return Evaluation(
-        y=y,
-        v=_tree.zeros_like(y),
-        grad=_tree.zeros_like(x),
-        value=zero,
-        error=zero,
-        value_error=zero,
-        bias=zero,
-        terms=zero,
-        lower_residual=zero,
-        adjoint_residual=zero,
-        outcome=jnp.int32(Outcome.OK),
-        counts=counts,
-        carry=carry,
-    )
+    v, grad, outcome = _tree.zeros_like(y), _tree.zeros_like(x), jnp.int32(Outcome.OK)
+    return Evaluation(y, v, grad, zero, zero, zero, zero, zero, zero, zero, outcome, counts, carry)
 
 
 def ratio(a: Scalar, b: Scalar, otherwise: float = 0.0) -> Scalar:

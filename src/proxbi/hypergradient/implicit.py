@@ -21,8 +21,7 @@ different, hide errors from M.)
 **The error of the value.** Phi^ = f - <v, g_y> has the error <e_v', H e_y> with e_v' = e_v + the error of v that is due
 to y; corrections of y by c_y went with corrections of v by c_v, so e_v' is about e_v + (c_v / c_y) e_y / 2.
 
-**Lower steps** keep g finite and falling: a Newton step is shortened until g is finite, has not risen by more than
-rounding, and its slope along the step has not turned nearly as steep upwards.
+**Lower steps** keep g finite and falling (`lower.damped`).
 """
 
 from typing import NamedTuple
@@ -38,6 +37,7 @@ from proxbi._lbfgs import Pairs
 from proxbi._tree import Scalar
 from proxbi.hypergradient._controlled import ControlledHypergradient, Evaluation, Outcome, ratio, unknown
 from proxbi.linear import Krylov, LinearStatus, Matvec, conjugate_gradients
+from proxbi.lower import LAST_DIGITS, MOST_TRIES, damped
 from proxbi.problem import Counts, Problem
 
 _FIRST = 0.03  # gap / change before any is known: asks for corrections to 1e-3 at x0, when the accuracy is 0.1
@@ -47,13 +47,7 @@ _SUSPECT = 10  # times as large as the last d: a second round shows whether that
 _LARGEST_RESIDUAL = 0.1  # of the adjoint equation, relative to its right side
 _MOST_ROUNDS = 4
 _MOST_NEWTON_STEPS = 50
-_MOST_TRIES = 30  # lengths of one Newton step: down to 0.1^30 at worst, 0.9^30 at best
-_SHORTEST, _LONGEST = 0.1, 0.9  # by which a step that is too long is cut, at most and at least
-_TURNED = 0.9  # a slope that has turned more than this part of its size upwards is too long a step
 _SLACK = 1.5  # beyond the accuracy of the last Newton step, for its error: the next step would cost as much again
-_LAST_DIGITS = 10  # a step of so many units of rounding ends Newton's method
-_ROUNDING = 10  # units of rounding by which a value may be off
-_MOST_NUMBERS = 4e7  # kept as pairs
 _PASSES = 20  # over y, for each pair and call of the preconditioner, as measured
 _LEAST_MEMORY, _MEMORY, _USEFUL = 40, 80, 8  # pairs: one for so many entries of y, and between these
 _INNER_STEPS = 3_000  # seconds of work, where a product takes part of a millisecond
@@ -134,7 +128,7 @@ class Implicit(ControlledHypergradient):
     def _room(self, problem: Problem, x: PyTree, y: PyTree) -> int:
         """How many pairs are worth their cost: as many as y can use, and no more than cost as much as a product."""
         size = sum(leaf.size for leaf in jax.tree.leaves(y))
-        room = min(self.memory, max(_LEAST_MEMORY, size // _USEFUL), int(_MOST_NUMBERS) // (2 * size))
+        room = min(self.memory, max(_LEAST_MEMORY, size // _USEFUL))
         if size > _SMALL:
             room = min(room, int(_work(problem, x, y) / (_PASSES * size)))
         return max(1, room)  # one at least: it gives the scale of M
@@ -182,7 +176,11 @@ class Implicit(ControlledHypergradient):
         possible = (at.rounds < _MOST_ROUNDS) & (found.counts.hvp < self.inner_steps)
         more = (found.outcome == Outcome.OK) & (rough | suspect) & possible
         relation = jnp.where(found.outcome == Outcome.OK, ratio(gap, change, 1.0), found.carry.relation)
-        pairs = None if found.carry.pairs is None else _tree.where(suspect, found.carry.pairs.forgotten(), found.carry.pairs)
+        pairs = (
+            None
+            if found.carry.pairs is None
+            else _tree.where(suspect, found.carry.pairs.forgotten(), found.carry.pairs)
+        )
         outcome = jnp.where(rough & ~more & (found.outcome == Outcome.OK), int(Outcome.ROUGH), found.outcome)
         return at._replace(
             phase=jnp.where(more, _LOWER, _DONE).astype(jnp.int32),
@@ -249,56 +247,33 @@ def _correction(
     )
 
 
-# A step of Newton's method. Gradients, whose noise is far below that of values, tell its length: along a direction p
-# the slope <g_y(y + t p), p> of a convex g grows from a negative value, and t is too long only if the slope has turned
-# nearly as steep upwards. The secant through both slopes then meets zero where a quadratic would.
 def _after_newton(problem: Problem, x: PyTree, at: _At, e: _Correction) -> _At:
-    slope, y = _tree.dot(at.slope, e.step), at.found.y
-    eps = float(jnp.finfo(slope.dtype).eps)
-    highest = at.level + _ROUNDING * eps * jnp.abs(at.level)
+    """y after a Newton step, or as it is where no product was taken: then it is good enough."""
     needless = (e.cg.matvecs == 0) & (e.cg.status == int(LinearStatus.OK))
-    Trial = tuple[Scalar, Scalar, PyTree, Scalar, PyTree, Array]
-
-    def too_long(trial: Trial) -> Array:
-        _, there, _, level, _, tries = trial
-        good = (there <= -_TURNED * slope) & (level <= highest)
-        return ~needless & ((tries == 0) | (~good & (tries <= _MOST_TRIES)))
-
-    def look(trial: Trial) -> Trial:
-        length, there, _, level, _, tries = trial
-        meets_zero = slope / (slope - there)
-        # Where g is not finite, its slopes say nothing, though they may be finite: those of a logarithm are.
-        known = jnp.isfinite(level) & jnp.isfinite(meets_zero) & (meets_zero > 0)
-        shorter = jnp.clip(jnp.where(known, meets_zero, _SHORTEST), _SHORTEST, _LONGEST)
-        length = length * jnp.where(tries == 0, 1, shorter)
-        moved = _tree.axpy(length, e.step, y)
-        level, gradient = problem.value_and_grad_lower(x, moved)
-        return length, _tree.dot(gradient, e.step), moved, level.astype(slope.dtype), gradient, tries + 1
-
-    first = (jnp.ones_like(slope), jnp.zeros_like(slope), y, at.level, at.slope, jnp.int32(0))
-    _, _, moved, level, gradient, tries = jax.lax.while_loop(too_long, look, first)
-    step, size, residual = _tree.norms(e.step, y, gradient)
-    ended = needless | (step <= _LAST_DIGITS * eps * size)
-    finite = jnp.isfinite(level) & _tree.all_finite(gradient) & jnp.isfinite(slope)
-    used_up = (e.cg.status == int(LinearStatus.BUDGET)) | (at.newton + 1 >= _MOST_NEWTON_STEPS) | (tries > _MOST_TRIES)
+    new = damped(problem, x, at.found.y, at.level, at.slope, e.step, ~needless)
+    step, size, residual = _tree.norms(e.step, at.found.y, new.gradient)
+    eps = float(jnp.finfo(step.dtype).eps)
+    ended = needless | (step <= LAST_DIGITS * eps * size)
+    finite = jnp.isfinite(new.level) & jnp.isfinite(residual) & jnp.isfinite(step)
+    given_up = (at.newton + 1 >= _MOST_NEWTON_STEPS) | (new.tries > MOST_TRIES)
+    unsolved = ((e.cg.status == int(LinearStatus.BUDGET)) | given_up) & ~ended
     outcome = jnp.where(finite, _broken(e.cg.status), int(Outcome.NONFINITE))
-    outcome = jnp.where((outcome == Outcome.OK) & used_up & ~ended, int(Outcome.UNSOLVED), outcome).astype(jnp.int32)
+    outcome = jnp.where((outcome == Outcome.OK) & unsolved, int(Outcome.UNSOLVED), outcome).astype(jnp.int32)
     good = outcome == Outcome.OK
-    found = at.found._replace(
-        y=_tree.where(good, moved, y),
-        lower_residual=residual,
-        outcome=outcome,
-        counts=at.found.counts + Counts(grad_lower=tries),
-    )
     return at._replace(
         phase=jnp.where(good, jnp.where(ended, _ADJOINT, _LOWER), _DONE).astype(jnp.int32),
-        found=found,
-        level=level,
-        slope=gradient,
+        found=at.found._replace(
+            y=_tree.where(good, new.y, at.found.y),
+            lower_residual=residual,
+            outcome=outcome,
+            counts=at.found.counts + Counts(grad_lower=new.tries),
+        ),
+        level=new.level,
+        slope=new.gradient,
         sizes=(jnp.maximum(at.sizes[0], e.size), at.sizes[1]),
         left=(jnp.where(needless, e.left, e.size), at.left[1]),
         newton=at.newton + 1,
-        shortened=tries > 1,
+        shortened=new.tries > 1,
         tiny=~needless & (step <= eps**0.5 * size),
     )
 
@@ -325,7 +300,9 @@ def _after_adjoint(problem: Problem, x: PyTree, at: _At, e: _Correction, upper: 
         value_error=left[0] * (left[1] + 0.5 * ratio(sizes[1], sizes[0]) * left[0]),
         terms=direct + indirect,
         adjoint_residual=ratio(e.residual, size),
-        outcome=jnp.where(_tree.all_finite((grad, value)), _broken(e.cg.status), int(Outcome.NONFINITE)).astype(jnp.int32),
+        outcome=jnp.where(_tree.all_finite((grad, value)), _broken(e.cg.status), int(Outcome.NONFINITE)).astype(
+            jnp.int32
+        ),
         counts=at.found.counts + Counts(grad_upper=1, hvp=1, cross=1),
     )
     return at._replace(found=found, sizes=sizes, left=left, rounds=at.rounds + 1)

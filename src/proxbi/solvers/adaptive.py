@@ -20,7 +20,7 @@ or with how steep f is at x0: |d + s| against |B (x - x0)|, the gradient that th
 way from x0; and the decrease that the model still promises against <x - x0, B (x - x0)> / 2, the same for values.
 """
 
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import equinox as eqx
 import jax.numpy as jnp
@@ -50,7 +50,6 @@ _MOST_IDLE = 20  # trials in which rounding hid all progress
 _KINK = 0.75  # power of the rounding unit: a refused step so short, relative to the longest, meets a kink
 _CANCELS = 20  # units of rounding that may be left of terms that cancel, and of their error
 _STEEP = 0.1  # of the steepest slope: above it, the slope has not fallen
-_MOST_NUMBERS = 4e7  # kept as pairs
 _MEMORY, _LEAST_MEMORY = 100, 20  # pairs: as many as x has entries, and between these
 
 
@@ -83,8 +82,6 @@ class AdaptiveState(NamedTuple):
     """|B (x - x0)|: what rtol compares |d + s| with."""
     promise: Scalar
     """The decrease that the model still promises, relative to <x - x0, B (x - x0)> / 2."""
-    carry: PyTree
-    """Of the latest evaluation, taken or not."""
 
     @property
     def x(self) -> PyTree:
@@ -140,11 +137,10 @@ class AdaptiveProxBiO(Solver):
         known = self.hypergradient.init(problem, x, y)
         zero, none, no = jnp.zeros_like(known.value), _tree.zeros_like(x), jnp.asarray(False)
         flat = ravel_pytree(x)[0]
-        room = max(2, min(self.memory, max(_LEAST_MEMORY, flat.size), int(_MOST_NUMBERS) // (2 * flat.size)))
         return AdaptiveState(
             at=Point(x, none, zero, zero, known),
             trial=Target(x, none, jnp.int32(0)),
-            pairs=_lbfgs.empty(flat, room),
+            pairs=_lbfgs.empty(flat, min(self.memory, max(_LEAST_MEMORY, flat.size))),
             steering=Steering(zero, zero + 1, zero + 1, no, no),
             watch=Watch(zero, zero + jnp.inf, zero, zero, jnp.int32(0)),
             x0=x,
@@ -152,14 +148,12 @@ class AdaptiveProxBiO(Solver):
             moved=no,
             yardstick=zero,
             promise=zero,
-            carry=known.carry,
         )
 
     def step(self, problem: Problem, state: AdaptiveState, key: PRNGKeyArray) -> tuple[AdaptiveState, Info]:
         steering = state.steering
         accuracy = _ACCURACY / steering.trust * jnp.where(steering.refine, _REFINED, 1)
-        last = state.at.found._replace(carry=state.carry)
-        found = self.hypergradient(problem, state.trial.x, last, state.trial.subgradient, accuracy)
+        found = self.hypergradient(problem, state.trial.x, state.at.found, state.trial.subgradient, accuracy)
         new = Point(
             state.trial.x,
             state.trial.subgradient,
@@ -181,8 +175,9 @@ class AdaptiveProxBiO(Solver):
         return after, info
 
     def recheck(self, state: AdaptiveState) -> AdaptiveState:
-        steering = state.steering._replace(refine=np.asarray(True))
-        return state._replace(trial=Target(state.at.x, state.at.subgradient, np.int32(0)), steering=steering)
+        yes: Any = np.asarray(True)  # NumPy's numbers need no program
+        trial = Target(state.at.x, state.at.subgradient, state.trial.proxes)
+        return state._replace(trial=trial, steering=state.steering._replace(refine=yes))
 
     def certificate(
         self, problem: Problem, before: AdaptiveState, after: AdaptiveState, info: Info, bounds: Bounds | None = None
@@ -211,16 +206,17 @@ def _after(state: AdaptiveState, new: Point) -> tuple[AdaptiveState, Scalar, Boo
     taken = jnp.where(stays, finite, decision.taken)
     steering = _tree.where(stays, state.steering, state.steering.after(decision, length, learned))
     refined = steering.refined | state.steering.refine
+    # Pairs of a point far away, where g_yy is quite different, would hide errors from their preconditioner.
+    carry = _tree.where(taken | decision.mild, new.found.carry, old.found.carry)
+    at = _tree.where(taken, new, old)
     return (
         state._replace(
-            at=_tree.where(taken, new, old),
+            at=at._replace(found=at.found._replace(carry=carry)),
             pairs=pairs,
             steering=steering._replace(refine=steering.refine & ~stays, refined=refined),
             watch=_tree.where(stays, state.watch, state.watch.after(decision, new.gap, length)),
             started=jnp.asarray(True),
             moved=state.moved | (taken & ~stays),
-            # Pairs of a point far away, where g_yy is quite different, would hide errors from their preconditioner.
-            carry=_tree.where(taken | decision.mild, new.found.carry, state.carry),
         ),
         length,
         taken,

@@ -11,7 +11,6 @@ from proxbi.theory.lanczos import lower_spectrum as lower_spectrum
 from proxbi.theory.potential import Trace as Trace
 from proxbi.theory.potential import algorithm_1 as algorithm_1
 from proxbi.theory.potential import record as record
-from proxbi.theory.reference import Newton as Newton
 from proxbi.theory.reference import Plugged as Plugged
 from proxbi.theory.reference import Reference as Reference
 from proxbi.theory.reference import Repeated as Repeated

@@ -6,9 +6,8 @@ from typing import Any, NamedTuple
 import equinox as eqx
 import jax
 import jax.numpy as jnp
-import numpy as np
 from jax.tree_util import Partial
-from jaxtyping import Array, PyTree
+from jaxtyping import PyTree
 
 from proxbi import _tree
 from proxbi._tree import Scalar
@@ -85,34 +84,3 @@ class Repeated(LowerSolver):
         """`steps` steps from `y`."""
         carry = jax.lax.fori_loop(0, self.steps, lambda _, at: self.base.step(problem, x, at), self.base.init(y))
         return self.base.answer(carry), Counts(grad_lower=self.steps)
-
-
-class Newton(LowerSolver):
-    r"""Newton's method on g_y(x, y) = 0 with the step halved until |g_y| falls, to where it falls no more: for a
-    strongly convex g with a continuous Hessian that is rounding level, from any start.
-
-    Along the Newton direction -g_yy^-1 g_y the slope of |g_y|^2 is -2 |g_y|^2, so a short enough step always helps.
-    """
-
-    linear: LinearSolver
-    steps: int = eqx.field(static=True, default=60)
-
-    def solve(self, problem: Problem, x: PyTree, y: PyTree) -> tuple[PyTree, Counts]:
-        """y where |g_y(x, y)| could not be made smaller."""
-        fractions = jnp.asarray(0.5 ** np.arange(12), jnp.result_type(*jax.tree.leaves(y)))
-
-        def residual(at: PyTree) -> Array:
-            return _tree.norm(problem.grad_lower(x, at))
-
-        def step(state: tuple[PyTree, Array, Array, Array]) -> tuple[PyTree, Array, Array, Array]:
-            y, size, _, taken = state
-            direction = self.linear.solve(problem.hvp(x, y), problem.grad_lower(x, y))[0]
-            sizes = jax.lax.map(lambda t: residual(_tree.axpy(-t, direction, y)), fractions)
-            best = jnp.nanargmin(sizes)
-            better = sizes[best] < size
-            y = _tree.where(better, _tree.axpy(-fractions[best], direction, y), y)
-            return y, jnp.where(better, sizes[best], size), better, taken + 1
-
-        start = (y, residual(y), jnp.asarray(True), jnp.int32(0))
-        y, _, _, taken = jax.lax.while_loop(lambda s: s[2] & (s[3] < self.steps), step, start)
-        return y, Counts(grad_lower=1 + (1 + len(fractions)) * taken, hvp=taken)

@@ -16,7 +16,7 @@ from proxbi import _check, _tree
 from proxbi._validate import checked
 from proxbi.hypergradient import AID
 from proxbi.linear import CG, Direct, LinearSolver
-from proxbi.lower import GradientDescent, LowerSolver
+from proxbi.lower import GradientDescent, LowerSolver, Newton
 from proxbi.problem import Problem
 from proxbi.solvers.prox_bio import ProxBiO
 from proxbi.theory.checks import SLACK, audit
@@ -24,7 +24,7 @@ from proxbi.theory.constants import Schedule
 from proxbi.theory.measure import estimated_constants, measure, spectrum
 from proxbi.theory.potential import algorithm_1, record
 from proxbi.theory.probes import rays
-from proxbi.theory.reference import Exactly, Newton, Reference, computed
+from proxbi.theory.reference import Exactly, Reference, computed
 from proxbi.theory.report import Finding, Report
 
 DENSE = 400
