@@ -32,7 +32,7 @@ from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
-from jaxtyping import Array, Bool, PyTree
+from jaxtyping import Array, Bool, Int, PyTree
 
 from proxbi import _check, _compile, _tree
 from proxbi._tree import Scalar
@@ -44,6 +44,7 @@ from proxbi.regularizers import Regularizer, Zero
 _REFINEMENT = 1e-4  # what the refined solves leave of the errors
 _ROUNDING = 8  # units of rounding by which a sum of many terms may be off
 _REPEATS = 2  # the second brings p to x up to the square of a short step
+_SHORTER, _MOST_LOOKS = 0.1, 10  # steps of `nearest` that are tried
 
 
 @dataclass(frozen=True)
@@ -176,25 +177,38 @@ def _refined_change(problem: Problem, x: PyTree, y: PyTree, v: PyTree, grad: PyT
     return jnp.where(better.outcome <= Outcome.ROUGH, change, jnp.inf), better.counts
 
 
-def nearest(h: Regularizer, x: PyTree, grad: PyTree, length: Scalar) -> tuple[PyTree, Bool[Array, ""], Scalar]:
-    """s in dh(x) with d + s nearly as short as can be, whether it is known to be in dh(x), and its rounding; `length`
-    is a length of x, of which steps are the root of a unit of rounding.
+def nearest(
+    h: Regularizer, x: PyTree, grad: PyTree, length: Scalar
+) -> tuple[PyTree, Bool[Array, ""], Scalar, Int[Array, ""] | int]:
+    """s in dh(x) with d + s nearly as short as can be, whether it is known to be in dh(x), its rounding, and the
+    proxes it took. `length` is a length of x, of which steps are the root of a unit of rounding; where that is too long
+    to come back to x, for it may be far larger than h's features are, shorter ones are tried.
     """
     size = _tree.norm(grad)
     if isinstance(h, Zero):
-        return _tree.zeros_like(x), jnp.asarray(True), jnp.zeros_like(size)
+        return _tree.zeros_like(x), jnp.asarray(True), jnp.zeros_like(size), 0
     eps = float(jnp.finfo(size.dtype).eps)
-    step = eps**0.5 * length / jnp.where(size > 0, size, 1)
+    Trial = tuple[Scalar, PyTree, Bool[Array, ""], Int[Array, ""]]
 
-    def there(_: Any, at: tuple[PyTree, PyTree]) -> tuple[PyTree, PyTree]:
-        z = _tree.axpy(step, at[0], x)
-        p = h.prox(z, step)
-        return _tree.scale(1 / step, _tree.subtract(z, p)), p
+    def look(at: Trial) -> Trial:
+        step, _, _, tries = at
 
-    s, p = jax.lax.fori_loop(0, 1 + _REPEATS, there, (_tree.scale(-1, grad), x))
-    off = jax.tree.map(lambda a, b: jnp.all(jnp.abs(a - b) <= _ROUNDING * eps * jnp.abs(b)), p, x)
-    inside = jnp.all(jnp.stack(jax.tree.leaves(off)))
-    return s, inside, eps * _tree.norm(x) / step
+        def there(_: Any, at: tuple[PyTree, PyTree]) -> tuple[PyTree, PyTree]:
+            z = _tree.axpy(step, at[0], x)
+            p = h.prox(z, step)
+            return _tree.scale(1 / step, _tree.subtract(z, p)), p
+
+        s, p = jax.lax.fori_loop(0, 1 + _REPEATS, there, (_tree.scale(-1, grad), x))
+        off = jax.tree.map(lambda a, b: jnp.all(jnp.abs(a - b) <= _ROUNDING * eps * jnp.abs(b)), p, x)
+        inside = jnp.all(jnp.stack(jax.tree.leaves(off)))
+        return jnp.where(inside, 1, _SHORTER) * step, s, inside, tries + 1
+
+    def outside(at: Trial) -> Array:
+        return ~at[2] & (at[3] < _MOST_LOOKS)
+
+    first = (eps**0.5 * length / jnp.where(size > 0, size, 1), x, jnp.asarray(False), jnp.int32(0))
+    step, s, inside, tries = jax.lax.while_loop(outside, look, first)
+    return s, inside, eps * _tree.norm(x) / step, (1 + _REPEATS) * tries
 
 
 class Known(NamedTuple):
@@ -213,6 +227,19 @@ class Known(NamedTuple):
     """Curvature times |x|: what the subgradient is rounded against."""
 
 
+def _after_steepest_descent(problem: Problem, x: PyTree, found: Evaluation) -> tuple[Scalar, Counts]:
+    """How far d moves when both equations get one step along their residuals, and what that cost: a witness that knows
+    nothing of what the hypergradient has learned. A preconditioner learned at other x may hide an error; this does not.
+    """
+    hvp = problem.hvp(x, found.y)
+    upper_y = problem.grad_upper(x, found.y)[1]
+    residuals = problem.grad_lower(x, found.y), _tree.subtract(hvp(found.v), upper_y)
+    lengths = [ratio(_tree.dot(r, r), _tree.dot(r, hvp(r))) for r in residuals]
+    y, v = (_tree.axpy(-t, r, at) for t, r, at in zip(lengths, residuals, (found.y, found.v), strict=True))
+    grad = _tree.subtract(problem.grad_upper(x, y)[0], problem.cross(x, y)(v))
+    return _tree.norm(_tree.subtract(grad, found.grad)), Counts(grad_upper=2, grad_lower=1, hvp=3, cross=1)
+
+
 # Everything at x once more, much more accurately than a step needs it, with the subgradient that makes |d + s| smallest
 # of those known to be in dh(x).
 def of_evaluation(
@@ -223,12 +250,15 @@ def of_evaluation(
     """
     error = _tree.norm(_tree.subtract(found.grad, before.grad)) + found.error + found.bias
     lower, adjoint = found.lower_residual, found.adjoint_residual
-    counts = Counts(prox=0 if isinstance(problem.regularizer, Zero) else 1 + _REPEATS)
-    if bounds is not None:
+    other, inside, off, proxes = nearest(problem.regularizer, at.x, found.grad, at.length)
+    counts = Counts(prox=proxes)
+    if bounds is None:
+        step, cost = _after_steepest_descent(problem, at.x, found)
+        error, counts = jnp.maximum(error, step), counts + cost
+    else:
         fresh = residuals(problem, at.x, found.y, found.v)
         error, counts = bounds.hypergradient_error(fresh.lower, fresh.adjoint, fresh.v), counts + COST
         lower, adjoint = fresh.lower, ratio(fresh.adjoint, fresh.rhs)
-    other, inside, off = nearest(problem.regularizer, at.x, found.grad, at.length)
     gap, shorter = (_tree.norm(_tree.axpy(1, s, found.grad)) for s in (at.subgradient, other))
     gap = jnp.where(~at.belongs | (inside & (shorter + off < gap)), shorter + off, gap)
     terms = found.terms + _tree.norm(at.subgradient) + at.built

@@ -323,8 +323,9 @@ class AcceleratedGradient(LowerSolver):
 
 # A step of Newton's method. Gradients, whose noise is far below that of values, tell its length: along a direction p
 # the slope <g_y(y + t p), p> of a convex g grows from a negative value, and t is too long only if the slope has turned
-# nearly as steep upwards. The secant through both slopes then meets zero where a quadratic would. And g must be finite,
-# and must not have risen by more than rounding.
+# nearly as steep upwards. The secant through both slopes then meets zero where a quadratic would. And g must be finite
+# and must not have risen by more than rounding; how much that is nobody knows where g is a sum of large terms that
+# cancel, so a rise within half of the digits counts for nothing where both slopes say that g falls.
 class Damped(NamedTuple):
     """Where a step of Newton's method leads."""
 
@@ -344,6 +345,7 @@ class Damped(NamedTuple):
 MOST_TRIES = 30  # lengths of one Newton step: down to 0.1^30 at worst, 0.9^30 at best
 _SHORTEST, _LONGEST = 0.1, 0.9  # by which a step that is too long is cut, at most and at least
 _TURNED = 0.9  # a slope that has turned more than this part of its size upwards is too long a step
+_SLIDES = 0.5  # a slope that has become so much flatter, upwards or downwards, is that of a function that fell
 _ROUNDING = 10  # units of rounding by which a value may be off
 LAST_DIGITS = 10  # a step of so many units of rounding ends Newton's method
 
@@ -353,10 +355,12 @@ def damped(
 ) -> Damped:
     """y + t `step` with t <= 1 short enough that g falls, from g and g_y at y; y itself unless `wanted`."""
     slope = _tree.dot(gradient, step)
-    highest = level + _ROUNDING * float(jnp.finfo(slope.dtype).eps) * jnp.abs(level)
+    eps = float(jnp.finfo(slope.dtype).eps)
 
     def too_long(at: Damped) -> Array:
-        good = (at.slope <= -_TURNED * slope) & (at.level <= highest)
+        slides = jnp.abs(at.slope) <= -_SLIDES * slope
+        rise = jnp.abs(level) * jnp.where(slides, eps**0.5, _ROUNDING * eps)
+        good = (at.slope <= -_TURNED * slope) & (at.level <= level + rise)
         return jnp.asarray(wanted) & ((at.tries == 0) | (~good & (at.tries <= MOST_TRIES)))
 
     def look(at: Damped) -> Damped:

@@ -274,7 +274,7 @@ def _after_newton(problem: Problem, x: PyTree, at: _At, e: _Correction) -> _At:
         left=(jnp.where(needless, e.left, e.size), at.left[1]),
         newton=at.newton + 1,
         shortened=new.tries > 1,
-        tiny=~needless & (step <= eps**0.5 * size),
+        tiny=jnp.where(needless, at.tiny, step <= eps**0.5 * size),
     )
 
 
