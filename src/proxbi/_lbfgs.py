@@ -17,6 +17,11 @@ use in limited memory methods", 1994). So M r takes two loops over the blocks, a
     newest to oldest:    a = R^-1 S t,    t <- t - Q' a          (from t = r)
     oldest to newest:    z <- z + S' R^-T (D a - Q z)            (from z = gamma t)
 
+And M r gets tau r added, with tau a hundredth of 1 / lambda_max(H) as the newest pairs show it. Where M is close to
+H^-1 that changes nothing: (M + tau I) H has eigenvalues between 1 and 1.01. But M may be wrong, because H was far
+larger where some pairs were met than it is now. Along these M is nearly 0: errors would be hidden from <r, M r>, and CG
+would never go there. With tau r they show, and the first long step of CG tells how large they are.
+
 Larger blocks mean fewer and larger products, which is what machines like, but R of many pairs, and more than n of them
 above all, is so badly conditioned that its inverse means nothing. A block of a few is a good compromise. A new pair
 adds a last row and column to the R of its block; R^-1 gains the column -R^-1 (S q) / <s, q> and the diagonal entry
@@ -35,6 +40,7 @@ from proxbi._tree import Scalar
 _BLOCK = 8  # pairs: R of so many is well conditioned, and the two loops are eight times shorter
 _BLOCKS = 4  # at least, but for very few pairs: emptying one must not lose most of what is known
 _MOST_NUMBERS = 4e7  # kept as pairs
+_SEEN = 0.01  # of 1 / lambda_max(H): nothing is smaller in M
 _EXACT = jax.lax.Precision.HIGHEST  # accelerators would round the factors
 
 
@@ -76,11 +82,13 @@ class Pairs(NamedTuple):
         _, product, curvature = self.newest
         # <s, q> / |q|^2 of the newest pair, the smaller of the two usual choices
         gamma = jnp.where(curvature > 0, curvature / jnp.where(curvature > 0, product @ product, 1), 1)
-        return jax.lax.fori_loop(0, used, up, gamma * t)
+        return jax.lax.fori_loop(0, used, up, gamma * t) + self._floor(latest) * r
 
-    def forgotten(self) -> "Pairs":
-        """The same room, empty."""
-        return Pairs(*(jnp.zeros_like(part) for part in self))
+    def _floor(self, latest: Array) -> Scalar:
+        """tau, from the smallest <s, q> / |q|^2 of the newest block."""
+        squares, curvatures = jnp.sum(self.products[latest] ** 2, axis=1), self.curvatures[latest]
+        smallest = jnp.min(jnp.where(curvatures > 0, curvatures / jnp.where(curvatures > 0, squares, 1), jnp.inf))
+        return jnp.where(jnp.isfinite(smallest), _SEEN * smallest, 0)
 
 
 def empty(like: Float[Array, " n"], pairs: int) -> Pairs:

@@ -14,9 +14,7 @@ corrections changed the hypergradient from that of the last x to d; if d depends
 
 is the error of d. Corrections go on, in rounds, until E is as small beside |d + s| as was asked for; in a further round
 d_last is the d of the round before, and c the corrections of this round. (E is too small where the d of the new x with
-the old y and v, which is not computed, was much further from d than d_last is. Then d is usually much larger than
-d_last: where it is, a second round is made in any case, and without the pairs: those of another x, where H was quite
-different, hide errors from M.)
+the old y and v, which is not computed, was much further from d than d_last is.)
 
 **The error of the value.** Phi^ = f - <v, g_y> has the error <e_v', H e_y> with e_v' = e_v + the error of v that is due
 to y; corrections of y by c_y went with corrections of v by c_v, so e_v' is about e_v + (c_v / c_y) e_y / 2.
@@ -43,7 +41,6 @@ from proxbi.problem import Counts, Problem
 _FIRST = 0.03  # gap / change before any is known: asks for corrections to 1e-3 at x0, when the accuracy is 0.1
 _AIM = 0.3  # the part of the allowed error that a round aims at, so that one round is usually enough
 _LOOSEST, _TIGHTEST = 0.3, 1e-6  # accuracies of a first round: looser ones teach nothing, tighter ones are rounding
-_SUSPECT = 10  # times as large as the last d: a second round shows whether that is an error
 _LARGEST_RESIDUAL = 0.1  # of the adjoint equation, relative to its right side
 _MOST_ROUNDS = 4
 _MOST_NEWTON_STEPS = 50
@@ -168,23 +165,16 @@ class Implicit(ControlledHypergradient):
     def _judged(self, at: _At, last: Evaluation, subgradient: PyTree, accuracy: Scalar) -> _At:
         """After a round: done, or another round of both solves, as much more accurate as the error asks for."""
         found, grad = at.found, at.found.grad
-        parts = (grad, _tree.axpy(1, subgradient, grad), _tree.subtract(grad, last.grad), at.before)
-        size, gap, change, before = _tree.norms(*parts)
+        gap, change = _tree.norms(_tree.axpy(1, subgradient, grad), _tree.subtract(grad, last.grad))
         # A residual that large makes v, and with it d and the value, meaningless, whatever the energies say.
         rough = (found.error > accuracy * gap) | (found.adjoint_residual > _LARGEST_RESIDUAL)
-        suspect = (at.rounds == 1) & (size > _SUSPECT * before) & (last.terms > 0)
         possible = (at.rounds < _MOST_ROUNDS) & (found.counts.hvp < self.inner_steps)
-        more = (found.outcome == Outcome.OK) & (rough | suspect) & possible
+        more = (found.outcome == Outcome.OK) & rough & possible
         relation = jnp.where(found.outcome == Outcome.OK, ratio(gap, change, 1.0), found.carry.relation)
-        pairs = (
-            None
-            if found.carry.pairs is None
-            else _tree.where(suspect, found.carry.pairs.forgotten(), found.carry.pairs)
-        )
         outcome = jnp.where(rough & ~more & (found.outcome == Outcome.OK), int(Outcome.ROUGH), found.outcome)
         return at._replace(
             phase=jnp.where(more, _LOWER, _DONE).astype(jnp.int32),
-            found=found._replace(outcome=outcome.astype(jnp.int32), carry=Learned(pairs, relation)),
+            found=found._replace(outcome=outcome.astype(jnp.int32), carry=found.carry._replace(relation=relation)),
             before=_tree.where(more, found.grad, at.before),
             sizes=_tree.where(more, _tree.zeros_like(at.sizes), at.sizes),
             accuracy=jnp.clip(_AIM * ratio(accuracy * gap, found.error, 1.0), _TIGHTEST, _LOOSEST),

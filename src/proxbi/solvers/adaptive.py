@@ -206,12 +206,10 @@ def _after(state: AdaptiveState, new: Point) -> tuple[AdaptiveState, Scalar, Boo
     taken = jnp.where(stays, finite, decision.taken)
     steering = _tree.where(stays, state.steering, state.steering.after(decision, length, learned))
     refined = steering.refined | state.steering.refine
-    # Pairs of a point far away, where g_yy is quite different, would hide errors from their preconditioner.
-    carry = _tree.where(taken | decision.mild, new.found.carry, old.found.carry)
-    at = _tree.where(taken, new, old)
+    kept = old._replace(found=old.found._replace(carry=new.found.carry))  # what was learned there stays known
     return (
         state._replace(
-            at=at._replace(found=at.found._replace(carry=carry)),
+            at=_tree.where(taken, new, kept),
             pairs=pairs,
             steering=steering._replace(refine=steering.refine & ~stays, refined=refined),
             watch=_tree.where(stays, state.watch, state.watch.after(decision, new.gap, length)),
