@@ -31,6 +31,18 @@ def test_claims_hold() -> None:
     _judge(list(islice(truth.cases(lambda program: program in truth.QUICK), 150)))
 
 
+FOUND = {
+    1229: "a preconditioner learned elsewhere hid the error: estimated 0.10, true 1.2",
+    1195: "a step of the certificate's prox was longer than the box: guaranteed 5.2, true 12",
+    16: "rounding of g stopped Newton's method at its solution: LOWER_UNSOLVED",
+}
+
+
+@pytest.mark.parametrize("seed", FOUND)
+def test_what_was_found_stays_right(seed: int) -> None:
+    _judge([truth.case(seed)])
+
+
 @pytest.mark.slow
 @pytest.mark.hours  # 2,000 cases: five minutes; 150 of them are in the quick tests
 @pytest.mark.parametrize(("dtype", "number"), [("float64", 1300), ("float32", 700)])

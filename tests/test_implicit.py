@@ -136,6 +136,21 @@ def test_the_error_of_a_correction_is_what_it_says(accuracy: float, scale: float
     assert warm.cg.matvecs <= e.cg.matvecs  # what the first solve learned
 
 
+def test_pairs_of_a_far_larger_matrix_hide_no_error() -> None:
+    """Where H was 1e8 along a direction, and is 1 now, errors along it were taken for 1e-4 of what they are."""
+    matrix, direction = spd(20, 30.0), np.eye(20)[3]
+    memory = collected(matrix + 1e8 * np.outer(direction, direction), 16)
+    for s in np.random.default_rng(5).normal(size=(6, 20)):
+        memory = pushed(memory, matrix, s - s[3] * direction)
+    b = direction + 0.01 * np.random.default_rng(6).normal(size=20)
+    e = corrected(matrix, b, 0.01, memory)
+    off = np.asarray(e.step) - np.linalg.solve(matrix, b)
+    true = np.sqrt(off @ matrix @ off)
+    assert e.cg.status == LinearStatus.OK
+    assert true <= 0.1 * float(e.size)
+    assert true <= 10 * float(e.left)
+
+
 @pytest.mark.parametrize(
     ("matrix", "status"),
     [

@@ -669,7 +669,7 @@ class Clock:
             return done
 
         monkeypatch.setattr(_loop, "advance", advance)
-        monkeypatch.setattr(sys.modules["proxbi._minimize"], "time", self)
+        monkeypatch.setattr(sys.modules["proxbi._driver"], "time", self)
 
     def perf_counter(self) -> float:
         return self.now
