@@ -227,19 +227,6 @@ class Known(NamedTuple):
     """Curvature times |x|: what the subgradient is rounded against."""
 
 
-def _after_steepest_descent(problem: Problem, x: PyTree, found: Evaluation) -> tuple[Scalar, Counts]:
-    """How far d moves when both equations get one step along their residuals, and what that cost: a witness that knows
-    nothing of what the hypergradient has learned. A preconditioner learned at other x may hide an error; this does not.
-    """
-    hvp = problem.hvp(x, found.y)
-    upper_y = problem.grad_upper(x, found.y)[1]
-    residuals = problem.grad_lower(x, found.y), _tree.subtract(hvp(found.v), upper_y)
-    lengths = [ratio(_tree.dot(r, r), _tree.dot(r, hvp(r))) for r in residuals]
-    y, v = (_tree.axpy(-t, r, at) for t, r, at in zip(lengths, residuals, (found.y, found.v), strict=True))
-    grad = _tree.subtract(problem.grad_upper(x, y)[0], problem.cross(x, y)(v))
-    return _tree.norm(_tree.subtract(grad, found.grad)), Counts(grad_upper=2, grad_lower=1, hvp=3, cross=1)
-
-
 # Everything at x once more, much more accurately than a step needs it, with the subgradient that makes |d + s| smallest
 # of those known to be in dh(x).
 def of_evaluation(
@@ -252,10 +239,7 @@ def of_evaluation(
     lower, adjoint = found.lower_residual, found.adjoint_residual
     other, inside, off, proxes = nearest(problem.regularizer, at.x, found.grad, at.length)
     counts = Counts(prox=proxes)
-    if bounds is None:
-        step, cost = _after_steepest_descent(problem, at.x, found)
-        error, counts = jnp.maximum(error, step), counts + cost
-    else:
+    if bounds is not None:
         fresh = residuals(problem, at.x, found.y, found.v)
         error, counts = bounds.hypergradient_error(fresh.lower, fresh.adjoint, fresh.v), counts + COST
         lower, adjoint = fresh.lower, ratio(fresh.adjoint, fresh.rhs)

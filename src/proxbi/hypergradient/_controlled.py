@@ -21,7 +21,7 @@ class Outcome(IntEnum):
     ROUGH = 1
     """The error is larger than was asked for, and more work would not help or was not allowed."""
     UNSOLVED = 2
-    """No y with a small lower gradient was found."""
+    """No y with a small lower gradient was found, or no v that is better than none."""
     NEGATIVE_CURVATURE = 3
     """g_yy is not positive definite."""
     NONFINITE = 4

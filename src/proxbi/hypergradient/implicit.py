@@ -171,7 +171,9 @@ class Implicit(ControlledHypergradient):
         possible = (at.rounds < _MOST_ROUNDS) & (found.counts.hvp < self.inner_steps)
         more = (found.outcome == Outcome.OK) & rough & possible
         relation = jnp.where(found.outcome == Outcome.OK, ratio(gap, change, 1.0), found.carry.relation)
-        outcome = jnp.where(rough & ~more & (found.outcome == Outcome.OK), int(Outcome.ROUGH), found.outcome)
+        # v = 0 has a residual of 1: what is worse is no solution.
+        ended = jnp.where(found.adjoint_residual > 1, int(Outcome.UNSOLVED), int(Outcome.ROUGH))
+        outcome = jnp.where(rough & ~more & (found.outcome == Outcome.OK), ended, found.outcome)
         return at._replace(
             phase=jnp.where(more, _LOWER, _DONE).astype(jnp.int32),
             found=found._replace(outcome=outcome.astype(jnp.int32), carry=found.carry._replace(relation=relation)),
