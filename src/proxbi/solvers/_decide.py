@@ -64,6 +64,8 @@ class Decision(NamedTuple):
     """Whether the change stands out of all noise."""
     doubtful: Bool[Array, ""]
     """Refused, but the values may be at fault and not the step."""
+    mild: Bool[Array, ""]
+    """Whether the objective rose, if it did, by no more than it was to fall: what was learned there holds here."""
 
 
 def decide(move: Move) -> Decision:
@@ -86,6 +88,7 @@ def decide(move: Move) -> Decision:
         taken=taken,
         seen=taken & seen,
         doubtful=usable & ~taken & (misled | ~(visible | sharp)),
+        mild=usable & (move.by_value <= gain),
     )
 
 

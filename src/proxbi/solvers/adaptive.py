@@ -206,8 +206,8 @@ def _after(state: AdaptiveState, new: Point) -> tuple[AdaptiveState, Scalar, Boo
     taken = jnp.where(stays, finite, decision.taken)
     steering = _tree.where(stays, state.steering, state.steering.after(decision, length, learned))
     refined = steering.refined | state.steering.refine
-    learned_there = _tree.where(finite, new.found.carry, old.found.carry)
-    kept = old._replace(found=old.found._replace(carry=learned_there))
+    carry = _tree.where(decision.mild, new.found.carry, old.found.carry)
+    kept = old._replace(found=old.found._replace(carry=carry))
     return (
         state._replace(
             at=_tree.where(taken, new, kept),
