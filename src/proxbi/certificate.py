@@ -208,7 +208,8 @@ def nearest(
 
     first = (eps**0.5 * length / jnp.where(size > 0, size, 1), x, jnp.asarray(False), jnp.int32(0))
     step, s, inside, tries = jax.lax.while_loop(outside, look, first)
-    return s, inside, eps * _tree.norm(x) / step, (1 + _REPEATS) * tries
+    # z and p are rounded, each by half a unit of x, and so was the s that z was made of.
+    return s, inside, 2 * eps * _tree.norm(x) / step, (1 + _REPEATS) * tries
 
 
 class Known(NamedTuple):
