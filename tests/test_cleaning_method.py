@@ -25,8 +25,8 @@ from proxbi.cleaning.method import (
     tuning,
     ways,
 )
-from proxbi.cleaning.method.cleaner import clean
-from proxbi.cleaning.method.noise import Given, Noise
+from proxbi.cleaning.method.clean import clean
+from proxbi.cleaning.method.label_noise import Given, Noise
 
 F32 = jnp.float32
 
@@ -454,15 +454,15 @@ def test_without_trusted_rows_it_works_and_warns() -> None:
 
 
 def test_rows_that_are_not_fitted_are_judged_too(cleaned, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("proxbi.cleaning.method.judging.FIT", 300)
-    monkeypatch.setattr("proxbi.cleaning.method.judging.BLOCK", 128)
+    monkeypatch.setattr("proxbi.cleaning.method.scoring.FIT", 300)
+    monkeypatch.setattr("proxbi.cleaning.method.scoring.BLOCK", 128)
     asked = []
 
     def spy(features, count, draw):
         asked.append(count)
         return kernel.choose_landmarks(features, count, draw)
 
-    monkeypatch.setattr("proxbi.cleaning.method.judging.choose_landmarks", spy)
+    monkeypatch.setattr("proxbi.cleaning.method.scoring.choose_landmarks", spy)
     result = clean(Spoiled.features, Spoiled.labels, CLASSES, trusted=Spoiled.trusted)
     assert asked == [judging.FEWER]  # each row that is not fitted costs a kernel value for each landmark
     assert result.settings["rows fitted"] == 300

@@ -7,7 +7,7 @@ from typing import Literal
 import numpy as np
 
 from proxbi.cleaning.inputs.prepare import Inputs
-from proxbi.cleaning.method.cleaner import clean
+from proxbi.cleaning.method.clean import clean
 from proxbi.cleaning.result import Cleaned, Interval
 
 FEWEST_ROWS = 50

@@ -41,7 +41,7 @@ class LabelCleaner(ClassifierMixin, BaseEstimator):
 
     A bilevel problem sets how much each row counts: lower level, a weighted ridge regression on kernel features; upper
     level, its loss on trusted rows that it has not seen, in the noise rates, the bandwidth, the ridge and the
-    temperature (see `proxbi.cleaning.method.cleaner`).
+    temperature (see `proxbi.cleaning.method.clean`).
 
     - `estimator`: the classifier fitted in the end to the rows kept and the trusted ones: any of scikit-learn, which
       gets X as it came (of images the pixels); None: kernel ridge regression on the encoded features; "linear":

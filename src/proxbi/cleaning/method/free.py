@@ -17,8 +17,8 @@ import numpy as np
 from jaxtyping import Array, Float
 
 from proxbi._minimize import minimize
-from proxbi.cleaning.method.settings import history_row
-from proxbi.cleaning.method.ways import Task
+from proxbi.cleaning.method.bilevel import history_row
+from proxbi.cleaning.method.weightings import Task
 from proxbi.cleaning.problem import cross_entropy, hyper_cleaning
 from proxbi.datasets import Labelled
 from proxbi.hypergradient import Implicit

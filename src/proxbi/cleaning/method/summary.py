@@ -6,8 +6,8 @@ from typing import Any
 import numpy as np
 from jaxtyping import Bool, Float, Int
 
-from proxbi.cleaning.method.contest import Verdict
-from proxbi.cleaning.method.settings import Solved
+from proxbi.cleaning.method.selection import Verdict
+from proxbi.cleaning.method.bilevel import Solved
 from proxbi.cleaning.method.table import Table
 from proxbi.cleaning.result import Interval
 

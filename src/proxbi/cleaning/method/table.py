@@ -6,7 +6,7 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Bool, Float, Int
 
-from proxbi.cleaning.method.noise import Given
+from proxbi.cleaning.method.label_noise import Given
 
 
 class Table(NamedTuple):

@@ -14,10 +14,10 @@ from jaxtyping import Bool, Float, Int
 
 from proxbi.cleaning.method import contest, summary, tuning
 from proxbi.cleaning.method.free import FEWEST, Free
-from proxbi.cleaning.method.judging import judge_all
+from proxbi.cleaning.method.scoring import judge_all
 from proxbi.cleaning.method.kernel import typical_distance
 from proxbi.cleaning.method.table import checked
-from proxbi.cleaning.method.ways import WAYS
+from proxbi.cleaning.method.weightings import WAYS
 from proxbi.cleaning.result import Cleaned
 
 Progress = Callable[[str, float], None]

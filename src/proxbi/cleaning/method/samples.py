@@ -14,7 +14,7 @@ from jaxtyping import Array, Float, Int
 from proxbi import _compile
 from proxbi.cleaning.method import settings
 from proxbi.cleaning.method.kernel import gaussian, product, squared_distances
-from proxbi.cleaning.method.settings import Sample, Settings, Solved
+from proxbi.cleaning.method.bilevel import Sample, Settings, Solved
 from proxbi.cleaning.method.table import Table, bucket, padded
 
 SAMPLE, PER_CLASS = 500, 10

@@ -31,7 +31,7 @@ from jaxtyping import Array, Float
 from proxbi._minimize import minimize
 from proxbi._tree import Scalar
 from proxbi.cleaning.method.kernel import gaussian, product
-from proxbi.cleaning.method.noise import Given, Noise, joint, symmetric_confusion
+from proxbi.cleaning.method.label_noise import Given, Noise, joint, symmetric_confusion
 from proxbi.hypergradient import Implicit
 from proxbi.problem import Counts, Problem
 from proxbi.regularizers import Box, Regularizer, Separable, SquaredL2

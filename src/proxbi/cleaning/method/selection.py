@@ -12,11 +12,11 @@ from jaxtyping import Array, Bool, Float, Int
 from scipy.special import softmax
 
 from proxbi.cleaning.method.kernel import kernel_map, landmark_count
-from proxbi.cleaning.method.rounds import Rows, fit, read
-from proxbi.cleaning.method.settings import Solved, noise_of
+from proxbi.cleaning.method.reweighting import Rows, fit, read
+from proxbi.cleaning.method.bilevel import Solved, noise_of
 from proxbi.cleaning.method.table import Table, bucket, padded
-from proxbi.cleaning.method.tuning import Roles
-from proxbi.cleaning.method.ways import NEED_TRUSTED, Task, Way
+from proxbi.cleaning.method.samples import Roles
+from proxbi.cleaning.method.weightings import NEED_TRUSTED, Task, Way
 
 LANDMARKS = 512
 REMOVALS = 9

@@ -13,8 +13,8 @@ from jaxtyping import Array, Float
 
 from proxbi import _compile
 from proxbi.cleaning.method.kernel import squared_distances
-from proxbi.cleaning.method.rounds import Rows, judge, reweigh
-from proxbi.cleaning.method.settings import Settings, noise_of
+from proxbi.cleaning.method.reweighting import Rows, judge, reweigh
+from proxbi.cleaning.method.bilevel import Settings, noise_of
 from proxbi.cleaning.method.table import bucket, padded
 
 NEIGHBOURS, REFEREES = 10, 512

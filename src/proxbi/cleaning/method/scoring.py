@@ -15,11 +15,11 @@ from jaxtyping import Array, Float, Int
 from proxbi import _compile
 from proxbi._tree import Scalar
 from proxbi.cleaning.method.kernel import KernelMap, choose_landmarks, kernel_map
-from proxbi.cleaning.method.noise import TINY, Given, Noise, joint, most_likely_other
-from proxbi.cleaning.method.rounds import Judgement, Rows, judge
-from proxbi.cleaning.method.settings import Settings, log_belief, noise_of, start
+from proxbi.cleaning.method.label_noise import TINY, Given, Noise, joint, most_likely_other
+from proxbi.cleaning.method.reweighting import Judgement, Rows, judge
+from proxbi.cleaning.method.bilevel import Settings, log_belief, noise_of, start
 from proxbi.cleaning.method.table import Table, bucket, padded
-from proxbi.cleaning.method.ways import Task, Way
+from proxbi.cleaning.method.weightings import Task, Way
 
 FIT, ROUGH = 30_000, 512
 LANDMARKS, FEWER = 1500, 1024

@@ -1,0 +1,333 @@
+r"""Which labels are wrong, given what models that were not shown them believe.
+
+**Belief.** Each learner l has a score s_l(t | u) for every class t of row u, made without the label of u. They are
+blended on one scale,
+
+    p(t | u) = softmax_t( sum_l beta_l s_l(t | u) + bias_t ),      b = (1 - DOUBT) p + DOUBT / K,
+
+so that log beta and the biases are few numbers, the *calibration*. A learner of noisy labels is blurred, by how much
+depends on the noise, and leans towards classes that get too many labels: beta and bias undo both.
+
+**Noise.** A label of a row of class t from group a is wrong with probability
+
+    r(u, t, a) = sigmoid( rate + hard d(u) + by_class_t + by_group_a ),   d(u) = log(1e-3 + 1 - max b(u)) - log(1/2),
+
+d the difficulty of the row; and a wrong one is g with probability
+
+    S(t, g | u) = (1 - w) C(t, g) + w b(g | u) / (1 - b(t | u)),     w = sigmoid(plausible),
+
+that is as usual for this pair of classes, or as is plausible for this row. Hence, for the label g that was given,
+
+    P(g, right | u) = b(g | u) (1 - r(u, g)),    P(g, wrong | u) = sum_{t != g} b(t | u) r(u, t) S(t, g | u),
+
+and the *quality* of the label is the first over the sum of both, which is its likelihood.
+
+**Calibration and noise apart.** Blurred belief without noise explains labels nearly as well as sharp belief with noise:
+the labels alone cannot tell. Trusted rows can, for their labels have no noise: they alone fit the calibration, under a
+normal prior; then the noise is fitted to the other labels (C by expectation maximisation, the rest by Newton-like
+steps). The centre of the prior comes from the other labels, by alternating the two: noise given the calibration, then
+the calibration given the class that each row probably has. This starts with sharp belief and stops early, which is the
+assumption of confident learning: most rows of a class look like it. Without trusted rows it is all there is.
+"""
+
+from typing import NamedTuple
+
+import numpy as np
+from jaxtyping import Bool, Float, Int
+from scipy.optimize import minimize
+from scipy.special import expit
+
+from proxbi.cleaning.method.label_noise import estimate_confusion
+
+DOUBT = 0.01
+"""The share of rows about which even a sure belief is taken to be wrong."""
+TINY = 1e-300
+SHARPNESS_SD, BIAS_SD = 0.7, 0.5
+"""Of the prior of the calibration: the centre may be off by a factor of two, and a class by e^.5 in its odds."""
+VAGUE_SD = 1.0
+"""Of the sharpness, where there is only what is usual to go by."""
+RATES = (-3.0, -1.0)
+"""Log-odds of a wrong label to start from."""
+SHARPER, ROUNDS, MOST_ROUNDS = 4.0, 4, 8
+"""How much sharper than blurred belief the alternation starts; after how many rounds it stops if labels are then
+likelier than without noise; and after how many in any case."""
+RATE, HARD, PLAUSIBLE, BY_GROUP, BY_CLASS = (-2.0, 1.5), (0.0, 0.5), (-1.0, 1.5), (0.0, 1.5), (0.0, 1.0)
+"""Mean and standard deviation of the priors of the noise: one label in eight is wrong, give or take a factor of four."""
+STARTS = ((-3.0, -1.0), (-1.0, -1.0), (-1.5, 1.0))
+"""Of `rate` and `plausible`: the likelihood has several maxima."""
+NEWTON_STEPS = 60
+
+
+class Labels(NamedTuple):
+    """Labels as they came."""
+
+    given: Int[np.ndarray, " rows"]
+    groups: Int[np.ndarray, " rows"]
+    repeats: Float[np.ndarray, " rows"]
+    """How often each row counts."""
+
+    def take(self, rows: np.ndarray) -> "Labels":
+        """Of some rows."""
+        return Labels(*(part[rows] for part in self))
+
+
+class Calibration(NamedTuple):
+    """From scores to belief."""
+
+    sharpness: Float[np.ndarray, " learners"]
+    """log beta."""
+    bias: Float[np.ndarray, " classes"]
+
+    def belief(self, scores: "Scores") -> Float[np.ndarray, "rows classes"]:
+        """b of each row."""
+        return (1 - DOUBT) * self._softmax(scores) + DOUBT / len(self.bias)
+
+    def _softmax(self, scores: "Scores") -> Float[np.ndarray, "rows classes"]:
+        logits = self.bias + sum(np.exp(log) * each for log, each in zip(self.sharpness, scores, strict=True))
+        odds = np.exp(logits - logits.max(axis=1, keepdims=True))
+        return odds / odds.sum(axis=1, keepdims=True)
+
+
+Scores = list[Float[np.ndarray, "rows classes"]]
+"""Of each learner."""
+
+
+class Noise(NamedTuple):
+    """How labels go wrong."""
+
+    rate: float
+    hard: float
+    plausible: float
+    by_group: Float[np.ndarray, " groups"]
+    by_class: Float[np.ndarray, " classes"]
+    confusion: Float[np.ndarray, "classes classes"]
+    """C(t, g)."""
+
+
+class Verdict(NamedTuple):
+    """What belief and noise say of each row."""
+
+    right: Float[np.ndarray, " rows"]
+    """P(given, right | u)."""
+    wrong: Float[np.ndarray, "rows classes"]
+    """P(given, true class t | u), 0 at the given class."""
+
+    @property
+    def likelihood(self) -> Float[np.ndarray, " rows"]:
+        """P(given | u)."""
+        return self.right + self.wrong.sum(axis=1) + TINY
+
+    @property
+    def quality(self) -> Float[np.ndarray, " rows"]:
+        """P(right | given, u)."""
+        return self.right / self.likelihood
+
+
+def judge(noise: Noise, belief: Float[np.ndarray, "rows classes"], labels: Labels) -> Verdict:
+    """The probabilities of each row.
+
+    >>> noise = Noise(0.0, 0.0, -30.0, np.zeros(1), np.zeros(2), 1 - np.eye(2))
+    >>> labels = Labels(np.array([0, 1]), np.zeros(2, int), np.ones(2))
+    >>> judge(noise, np.array([[0.9, 0.1], [0.9, 0.1]]), labels).quality.round(2)
+    array([0.9, 0.1])
+    """
+    return _parts(noise, belief, labels)[0]
+
+
+def calibrate(
+    scores: Scores,
+    targets: Float[np.ndarray, "rows classes"],
+    prior: Calibration,
+    sharpness_sd: float = SHARPNESS_SD,
+    start: Calibration | None = None,
+) -> Calibration:
+    """The calibration under which the targets, the probabilities of each row's classes times how often it counts, are
+    most likely; with the prior as the centre of a normal one.
+    """
+    learners = len(scores)
+    centre = np.concatenate(prior)
+    spread = np.repeat([sharpness_sd, BIAS_SD], [learners, len(prior.bias)])
+    totals = targets.sum(axis=1, keepdims=True)
+
+    def loss(x: np.ndarray) -> tuple[float, np.ndarray]:
+        now = Calibration(x[:learners], x[learners:])
+        p = now._softmax(scores)
+        slope = targets - p * totals  # of sum(targets log p), by the logits
+        by_log = [np.exp(log) * np.sum(slope * each) for log, each in zip(now.sharpness, scores, strict=True)]
+        gradient = np.concatenate([by_log, slope.sum(axis=0)])
+        far = (x - centre) / spread
+        return float(np.sum(far**2) / 2 - np.sum(targets * np.log(p + TINY))), far / spread - gradient
+
+    x0 = np.concatenate(start or prior)
+    found = minimize(loss, x0, jac=True, method="L-BFGS-B", options={"maxiter": NEWTON_STEPS}).x
+    return Calibration(found[:learners], found[learners:])
+
+
+def uncertainty(
+    calibration: Calibration, scores: Scores, repeats: Float[np.ndarray, " trusted"]
+) -> Float[np.ndarray, "numbers numbers"]:
+    """The covariance of a calibration by the labels of these rows (Laplace): the inverse of the information in them and
+    in the prior.
+    """
+    p, learners = calibration._softmax(scores), len(scores)
+    effects = [np.exp(log) * each for log, each in zip(calibration.sharpness, scores, strict=True)]
+    classes = p.shape[1]
+    slopes = np.stack([*effects, *(np.broadcast_to(row, p.shape) for row in np.eye(classes))])
+    centred = slopes - np.sum(slopes * p, axis=2, keepdims=True)
+    information = np.einsum("aik,bik,ik,i->ab", centred, centred, p, repeats, optimize=True)
+    spread = np.repeat([SHARPNESS_SD, BIAS_SD], [learners, classes])
+    return np.linalg.inv(information + np.diag(spread**-2.0))
+
+
+def fit_noise(
+    belief: Float[np.ndarray, "rows classes"], labels: Labels, groups: int, start: Noise | None = None
+) -> Noise:
+    """The noise under which these labels are most likely; near `start`, or the best of several starts."""
+    classes = belief.shape[1]
+    uniform = (1 - np.eye(classes)) / (classes - 1)
+    zeros = np.zeros(groups), np.zeros(classes)
+    if start is not None:
+        return _fit_from(start, belief, labels, 2)[1]
+    tried = [_fit_from(Noise(rate, 0.0, how, *zeros, uniform), belief, labels, 3) for rate, how in STARTS]
+    return min(tried, key=lambda one: one[0])[1]
+
+
+def explain(scores: Scores, labels: Labels, groups: int, usual: Calibration, blurred: Calibration) -> Calibration:
+    """The calibration by noisy labels alone; `usual` is what is expected of such scores, and `blurred` what these
+    labels say if none is wrong.
+    """
+    centre = _explain_simply(scores, labels, usual)
+    now, noise = centre._replace(sharpness=centre.sharpness + np.log(SHARPER)), None
+    least = without_noise(blurred.belief(scores), labels).sum() + numbers(groups, len(usual.bias))
+    for done in range(MOST_ROUNDS):
+        belief = now.belief(scores)
+        noise = fit_noise(belief, labels, groups, noise)
+        verdict = judge(noise, belief, labels)
+        if done >= ROUNDS and log_likelihood(verdict, labels) > least:
+            break
+        now = calibrate(scores, true_classes(verdict, labels), centre, VAGUE_SD, now)
+    return now
+
+
+def without_noise(belief: Float[np.ndarray, "rows classes"], labels: Labels) -> Float[np.ndarray, " rows"]:
+    """The log-likelihood of each label if none is wrong."""
+    return labels.repeats * np.log(belief[np.arange(len(belief)), labels.given])
+
+
+def numbers(groups: int, classes: int) -> int:
+    """How many of them describe the noise: by how much it must raise the log-likelihood to be believed (Akaike)."""
+    return 3 + classes + (groups if groups > 1 else 0)
+
+
+def _explain_simply(scores: Scores, labels: Labels, usual: Calibration) -> Calibration:
+    """The calibration, without biases, by noisy labels that are all wrong at one rate r, and uniform where they are."""
+    rows, classes, learners = np.arange(len(labels.given)), len(usual.bias), len(scores)
+
+    def loss(x: np.ndarray) -> tuple[float, np.ndarray]:
+        p, r = usual._replace(sharpness=x[:learners])._softmax(scores), expit(x[-1])
+        own = (1 - DOUBT) * p[rows, labels.given] + DOUBT / classes
+        likelihood = own * (1 - r) + (1 - own) * r / (classes - 1)
+        per = labels.repeats / likelihood
+        pull = per * (1 - r - r / (classes - 1)) * (1 - DOUBT) * p[rows, labels.given]
+        slope = -pull[:, None] * p
+        slope[rows, labels.given] += pull
+        by_log = [np.exp(log) * np.sum(slope * each) for log, each in zip(x, scores, strict=False)]
+        by_rate = r * (1 - r) * np.sum(per * ((1 - own) / (classes - 1) - own))
+        far = (x - centre) / spread
+        value = float(np.sum(far**2) / 2 - np.sum(labels.repeats * np.log(likelihood)))
+        return value, far / spread - np.array([*by_log, by_rate])
+
+    centre, spread = np.append(usual.sharpness, RATE[0]), np.append(np.full(learners, VAGUE_SD), RATE[1])
+    tried = [
+        minimize(loss, np.append(usual.sharpness, rate), jac=True, method="L-BFGS-B", options={"maxiter": NEWTON_STEPS})
+        for rate in RATES
+    ]
+    return usual._replace(sharpness=min(tried, key=lambda one: one.fun).x[:learners])
+
+
+def true_classes(verdict: Verdict, labels: Labels) -> Float[np.ndarray, "rows classes"]:
+    """The probabilities of each row's classes, given its label, times how often it counts."""
+    shares = verdict.wrong / verdict.likelihood[:, None]
+    shares[np.arange(len(shares)), labels.given] = verdict.quality
+    return shares * labels.repeats[:, None]
+
+
+def log_likelihood(verdict: Verdict, labels: Labels) -> float:
+    """Of the labels."""
+    return float(np.sum(labels.repeats * np.log(verdict.likelihood)))
+
+
+def _fit_from(
+    start: Noise, belief: Float[np.ndarray, "rows classes"], labels: Labels, rounds: int
+) -> tuple[float, Noise]:
+    """The loss and the noise after so many rounds of fitting all numbers and then C."""
+    noise, loss = start, np.inf
+    for left in reversed(range(rounds)):
+        loss, noise = _fit_numbers(noise, belief, labels)
+        if left:
+            noise = noise._replace(confusion=estimate_confusion(_pairs(noise, belief, labels)))
+    return loss, noise
+
+
+def _fit_numbers(
+    start: Noise, belief: Float[np.ndarray, "rows classes"], labels: Labels
+) -> tuple[float, Noise]:
+    """All but C."""
+    groups, classes = len(start.by_group), len(start.by_class)
+    priors = np.array([RATE, HARD, PLAUSIBLE] + [BY_GROUP] * groups + [BY_CLASS] * classes)
+    x0 = np.concatenate([[start.rate, start.hard, start.plausible], start.by_group, start.by_class])
+    free = np.ones(len(x0), bool)
+    free[3 : 3 + groups] = groups > 1
+
+    def noise_of(x: np.ndarray) -> Noise:
+        return Noise(x[0], x[1], x[2], x[3 : 3 + groups], x[3 + groups :], start.confusion)
+
+    def loss(x: np.ndarray) -> tuple[float, np.ndarray]:
+        noise = noise_of(x)
+        verdict, rates, hardness, plausible, usual = _parts(noise, belief, labels)
+        rows, weight = np.arange(len(belief)), labels.repeats / verdict.likelihood
+        by_logit = verdict.wrong * (1 - rates)  # the derivative of the likelihood by the log-odds of each r
+        by_logit[rows, labels.given] = -verdict.right * rates[rows, labels.given]
+        by_logit *= weight[:, None]
+        by_row = by_logit.sum(axis=1)
+        mixed = belief * rates * (plausible - usual)
+        mixed[rows, labels.given] = 0
+        share = expit(noise.plausible)
+        slopes = [by_row.sum(), by_row @ hardness, share * (1 - share) * (mixed.sum(axis=1) @ weight)]
+        gradient = np.concatenate([slopes, np.bincount(labels.groups, by_row, groups), by_logit.sum(axis=0)])
+        far = (x - priors[:, 0]) / priors[:, 1]
+        value = float(np.sum(far[free] ** 2) / 2 - log_likelihood(verdict, labels))
+        return value, np.where(free, far / priors[:, 1] - gradient, 0)
+
+    bounds = list(zip(priors[:, 0] - 6 * priors[:, 1], priors[:, 0] + 6 * priors[:, 1], strict=True))
+    found = minimize(loss, x0, jac=True, method="L-BFGS-B", bounds=bounds, options={"maxiter": NEWTON_STEPS})
+    return float(found.fun), noise_of(found.x)
+
+
+def _pairs(noise: Noise, belief: Float[np.ndarray, "rows classes"], labels: Labels) -> Float[np.ndarray, "true given"]:
+    """How many rows of each class are expected to have been given as each other one, in the way C describes."""
+    verdict, _, _, plausible, usual = _parts(noise, belief, labels)
+    share = expit(noise.plausible)
+    by_pair = (1 - share) * usual / np.maximum((1 - share) * usual + share * plausible, TINY)
+    expected = verdict.wrong * by_pair * (labels.repeats / verdict.likelihood)[:, None]
+    counts = np.zeros((belief.shape[1], belief.shape[1]))
+    np.add.at(counts, labels.given, expected)
+    return counts.T
+
+
+def _parts(
+    noise: Noise, belief: Float[np.ndarray, "rows classes"], labels: Labels
+) -> tuple[Verdict, np.ndarray, np.ndarray, np.ndarray, np.ndarray]:
+    """The verdict; and what it is made of: r, d, and the two parts of S(., g)."""
+    rows = np.arange(len(belief))
+    own = belief[rows, labels.given]
+    hardness = np.log(1e-3 + 1 - belief.max(axis=1)) - np.log(0.5)
+    logits = noise.rate + noise.hard * hardness + noise.by_group[labels.groups]
+    rates = expit(logits[:, None] + noise.by_class)
+    plausible = own[:, None] / (1 - np.minimum(belief, 1 - 1e-9))
+    usual = noise.confusion.T[labels.given]
+    share = expit(noise.plausible)
+    wrong = belief * rates * ((1 - share) * usual + share * plausible)
+    wrong[rows, labels.given] = 0
+    right = own * (1 - rates[rows, labels.given])
+    return Verdict(right, wrong), rates, hardness, plausible, usual
