@@ -307,8 +307,6 @@ def changed(values, place, value):
         (lambda d: {"X_val": d.X[:9], "y_val": d.y[:8]}, "inconsistent"),
         (lambda d: {"trusted": np.ones(ROWS, bool)}, "all rows"),
         (lambda d: {"trusted": np.zeros(ROWS, bool)}, "no row"),
-        (lambda d: {"trusted": d.trusted & (d.y != 3)}, "none of the class 3"),
-        (lambda d: {"trusted": d.trusted & (d.y > 2)}, "3 classes"),
         (lambda d: {"trusted": d.trusted[:-1]}, "truth value for each of the 500 rows"),
         (lambda d: {"trusted": [3, ROWS]}, "outside"),
         (lambda d: {"groups": np.zeros(3)}, "groups"),
@@ -361,3 +359,43 @@ def test_when_every_label_is_flagged_all_rows_are_used(data, monkeypatch):
 def test_the_paper_needs_no_scikit_learn():
     code = "import sys, proxbi.cleaning; print('sklearn' in sys.modules, 'pandas' in sys.modules)"
     assert subprocess.run([sys.executable, "-c", code], capture_output=True, text=True).stdout.split() == ["False"] * 2
+
+
+class OnlyNumbers(ClassifierMixin, BaseEstimator):
+    """Takes the labels 0, 1, ... only, as XGBoost does."""
+
+    def fit(self, X, y):
+        self.classes_ = np.unique(y)
+        if not np.array_equal(self.classes_, np.arange(len(self.classes_))):
+            raise ValueError(f"Invalid classes inferred from unique values of `y`, got {self.classes_}")
+        self.model_ = GaussianNB().fit(X, y)
+        return self
+
+    def predict(self, X):
+        return self.model_.predict(X)
+
+    def predict_proba(self, X):
+        return self.model_.predict_proba(X)
+
+
+@pytest.mark.parametrize("names", [np.array(list("abcde")), np.arange(5) + 3])
+def test_a_classifier_that_takes_numbers_only_gets_them(data, names):
+    cleaner = LabelCleaner(OnlyNumbers()).fit(data.X, names[data.y], trusted=data.trusted)
+    assert cleaner.score(data.test[0], names[data.test[1]]) > 0.7
+    assert np.array_equal(names[cleaner.predict_proba(data.X).argmax(axis=1)], cleaner.predict(data.X))
+
+
+def test_weights_for_a_pipeline_come_with_a_hint(data):
+    pipeline = Pipeline([("scale", StandardScaler()), ("model", GaussianNB())])
+    with pytest.raises(ValueError, match=r"Pipeline\.fit does not take it.*put LabelCleaner last in it"):
+        LabelCleaner(pipeline).fit(data.X, data.y, sample_weight=np.ones(ROWS), trusted=data.trusted)
+
+
+def test_a_class_without_trusted_rows_is_a_warning(data):
+    with pytest.warns(CleaningWarning, match=r"No trusted row has 3 classes \(0, 1, 2\)"):
+        LabelCleaner().fit(data.X, data.y, trusted=data.trusted & (data.y > 2))
+
+
+def test_a_report_of_other_rows_is_refused(data, fitted, tmp_path):
+    with pytest.raises(ValueError, match="X must have the 500 rows that were cleaned, got 10"):
+        fitted.report(tmp_path / "page.html", data.X[:10])

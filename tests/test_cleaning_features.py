@@ -1,5 +1,8 @@
 """A table or an array -> numbers on which distances make sense."""
 
+import os
+
+import jax.numpy as jnp
 import numpy as np
 import pandas as pd
 import pytest
@@ -8,6 +11,7 @@ from hypothesis import strategies as st
 from sklearn.datasets import load_digits
 
 from proxbi.cleaning.inputs.features import BOUND, MOST_CATEGORIES, QUARTILE_ROWS, Encoder
+from proxbi.cleaning.inputs.prepare import prepare
 
 
 def encoded(table):
@@ -213,3 +217,119 @@ def test_time_zones_and_durations_are_numbers():
     frame = pd.DataFrame({"when": when, "took": pd.to_timedelta([1, 2, 3, 4], unit="h")})
     first, second = encoded(frame).T
     np.testing.assert_allclose(first, second, atol=1e-5)
+
+
+# === What tables may have in them =====================================================================================
+
+
+@pytest.mark.parametrize("kind", ["date objects", "text", "text with times", "timestamps"])
+def test_dates_count_as_seconds_however_they_are_stored(kind):
+    day = pd.Series(pd.Timestamp("2024-01-31") + pd.to_timedelta(np.arange(50), unit="D"))
+    column = {
+        "date objects": day.dt.date,
+        "text": day.dt.strftime("%Y-%m-%d"),
+        "text with times": day.dt.strftime("%Y-%m-%dT%H:%M:%SZ"),
+        "timestamps": day,
+    }[kind]
+    np.testing.assert_allclose(encoded(pd.DataFrame({"day": column})), encoded(np.arange(50.0)[:, None]), atol=1e-6)
+    gaps = pd.DataFrame({"day": column.where(np.arange(50) != 7)})
+    assert encoded(gaps)[7].tolist()[1:] == [1.0]
+
+
+@pytest.mark.parametrize("values", [["03/04/2024", "05/04/2024"], ["2024-13-45", "2024-01-01"]])
+def test_dates_that_could_be_others_or_are_none_stay_text(values):
+    column = pd.Series(values * 20)
+    assert encoded(pd.DataFrame({"day": column})).shape == (40, 2)
+
+
+@pytest.mark.parametrize(
+    ("values", "said"),
+    [
+        ([{"a": 1}, {"a": 2}], r"Column 'v' must have single values or lists of numbers, and has \{'a': 1\}"),
+        ([["a"], ["b"]], r"Column 'v' must have lists of numbers, and has \['a'\] in row 0"),
+        ([[[1, 2], [3, 4]], [[1, 2], [3, 4]]], "Column 'v' must have lists of numbers"),
+        ([[1, 2], [1]], "Column 'v' must have lists of one length, got 2 numbers in the first and 1 in row 1"),
+    ],
+)
+def test_columns_that_cannot_be_features_are_named(values, said):
+    with pytest.raises(ValueError, match=said):
+        encoded(pd.DataFrame({"v": values, "a": [1.0, 2.0]}))
+
+
+def test_numbers_too_long_to_be_told_apart_are_not_called_constant():
+    long = pd.Series([10**24 + i for i in range(20)], dtype=object)
+    encoder = Encoder().fit(pd.DataFrame({"key": long, "a": np.arange(20.0)}))
+    assert encoder.warnings == ["Column 'key' is not used: its numbers are alike in their first 16 digits, as ids are."]
+
+
+# === What is checked before the work ==================================================================================
+
+X, Y = np.random.default_rng(0).normal(size=(60, 3)), np.arange(60) % 3
+
+
+@pytest.mark.parametrize(
+    ("given", "said"),
+    [
+        ({"trusted": np.array([True, None] * 30, object)}, r"trusted has no value in row 1 \(the first is 0\)"),
+        ({"trusted": np.array(["a", 1] * 30, object)}, "trusted must be a truth value for each of the 60 rows"),
+        (
+            {"sample_weight": np.r_[1e300, np.ones(59)]},
+            r"sample_weight must be at most 1e\+09 times its median, 1, got",
+        ),
+        (
+            {"sample_weight": np.r_[np.ones(59), -1]},
+            "sample_weight must be finite and not negative, got -1.0 in row 59",
+        ),
+        ({"pred_probs": np.ones((60, 2)) / 2}, r"pred_probs must have a row .* got shape \(60, 2\)"),
+        ({"pred_probs": np.ones((60, 3))}, "pred_probs must contain probabilities that sum to 1"),
+    ],
+)
+def test_wrong_inputs_are_named(given, said):
+    with pytest.raises(ValueError, match=said):
+        prepare(X, Y, **given)
+
+
+def test_a_class_without_a_trusted_row_is_a_warning():
+    inputs = prepare(X, Y, trusted=(np.arange(60) < 20) & (Y != 2))
+    assert inputs.warnings == [
+        "No trusted row has the class 2: labels of this kind are judged by untrusted rows alone."
+    ]
+    assert inputs.trusted.sum() == 14
+
+
+def test_trusted_rows_that_are_copies_are_a_warning_and_those_that_are_alike_by_chance_are_not():
+    gold = np.arange(10)
+    copied = prepare(X, Y, X_val=X[gold], y_val=Y[gold])
+    assert any(
+        "10 of the 10 trusted rows given apart are among the rows to be judged" in each for each in copied.warnings
+    )
+    assert prepare(X[10:], Y[10:], X_val=X[gold], y_val=Y[gold]).warnings == []
+    coarse = np.sign(X)
+    assert prepare(coarse[10:], Y[10:], X_val=coarse[gold], y_val=Y[gold]).warnings == []
+
+
+def test_probabilities_are_those_of_all_rows():
+    chances = np.eye(3)[Y]
+    inputs = prepare(X[10:], Y[10:], X_val=X[:10], y_val=Y[:10], pred_probs=chances[10:])
+    np.testing.assert_array_equal(inputs.pred_probs[:50], chances[10:])
+    assert np.isnan(inputs.pred_probs[50:]).all()
+
+
+@pytest.mark.filterwarnings("ignore:os.fork:RuntimeWarning")
+@pytest.mark.filterwarnings("ignore:This process:DeprecationWarning")
+def test_a_process_forked_after_jax_has_started_is_told_so():
+    """It would wait for ever."""
+    jnp.zeros(3).block_until_ready()
+    reader, writer = os.pipe()
+    if (child := os.fork()) == 0:
+        try:
+            prepare(X, Y)
+        except RuntimeError as error:
+            os.write(writer, str(error).encode())
+        finally:
+            os._exit(0)
+    os.close(writer)
+    with os.fdopen(reader) as said:
+        assert 'multiprocessing.get_context("spawn")' in said.read()
+    os.waitpid(child, 0)
+    assert prepare(X, Y).rows == 60  # here it still works

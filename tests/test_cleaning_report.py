@@ -1,6 +1,9 @@
 """The report of a cleaning: it says what the result says, everything given to it stays text, and it stays small."""
 
+import json
 import re
+import shutil
+import subprocess
 from dataclasses import replace
 from html.parser import HTMLParser
 from pathlib import Path
@@ -14,13 +17,15 @@ import pytest
 import cleaned_example
 from cleaned_example import DIGITS, everything, evil, report
 from proxbi.cleaning.report import figures
+from proxbi.cleaning.report.markup import percent
 from proxbi.cleaning.report.page import LARGEST_PAGE, SUSPECTS, write_report
+from proxbi.cleaning.report.publish import _images
 from proxbi.cleaning.report.review import LETTERS, borderline, suspects
-from proxbi.report.markup import percent
+from proxbi.cleaning.result import Interval
 
+UNKNOWN = Interval(float("nan"), float("nan"), float("nan"))
 HEADINGS = [
-    "Verdict",
-    "Noise rate",
+    "What it means for a model",
     "Weight and quality",
     "Given and suggested labels",
     "Noise rate by class",
@@ -31,6 +36,7 @@ HEADINGS = [
     "Removal curve",
     "Settings that were found",
     "Warnings",
+    "How it was run",
 ]
 
 
@@ -87,41 +93,65 @@ def test_the_sections_are_there_in_order_and_every_chart_is_labelled(tmp_path):
         assert not re.search(r'"(nan|inf|-inf)"', ElementTree.tostring(chart, "unicode"))
 
 
-def test_the_head_says_what_was_run(tmp_path):
-    example = cleaned_example.digits()
-    facts = dict(re.findall(r"<dt>(.*?)</dt><dd>(.*?)</dd>", report(tmp_path)))
-    assert facts["rows"] == "600"
-    assert facts["trusted rows"] == "100"
-    assert facts["flagged"].startswith(f"{np.sum(example.cleaned.issue)} (")
+def test_the_findings_come_first_and_how_it_was_run_last(tmp_path):
+    cleaned, page = cleaned_example.digits().cleaned, report(tmp_path)
+    facts = dict(re.findall(r"<dt>(.*?)</dt><dd>(.*?)</dd>", page))
+    rate = cleaned.noise_rate
+    assert facts["rows"] == "600, of which 100 trusted"
+    assert facts["probably wrong"].startswith(f"{np.sum(cleaned.issue)} (")
+    assert facts["share of wrong labels, estimated"] == (
+        f"{percent(rate.estimate)} (95 % interval {percent(rate.low)} to {percent(rate.high)})"
+    )
+    assert facts["held-out accuracy, labels as given"] == "90.5 % ± 2.0 %"
+    assert facts["held-out accuracy, as cleaned"] == "96.2 % ± 2.0 %"
+    assert facts["warnings"] == '<a href="#warnings">1</a>'
     assert facts["seed"] == "7"
     assert facts["versions"] == "proxbi 0.1.0, jax 0.8.0"
     assert facts["command"] == "<code>proxbi clean digits.csv --label y</code>"
-    assert facts["warnings"] == '<a href="#warnings">1</a>'
+    order = [page.index(part) for part in ('class="headline"', "for a model", "<h2>", "<dt>seed</dt>")]
+    assert order == sorted(order)
+
+
+@pytest.mark.parametrize(
+    ("flagged", "rate", "words"),
+    [
+        (35, Interval(0.17, 0.13, 0.24), "35 of 200 labels are probably wrong (17 %, 13-24 %)."),
+        (1, Interval(0.006, 0.0, 0.02), "1 of 200 labels is probably wrong (0.6 %, 0-2.0 %)."),
+        (0, Interval(0.0, 0.0, 0.01), "None of 200 labels looks wrong (0 %, 0-1.0 %)."),
+        (5, UNKNOWN, "5 of 200 labels are probably wrong (share of wrong labels not known)."),
+        (0, UNKNOWN, "It is not known whether any of 200 labels is wrong."),
+    ],
+)
+def test_the_headline_is_what_was_found(tmp_path, flagged, rate, words):
+    example = cleaned_example.random(200, 3, flagged)
+    example = example._replace(cleaned=replace(example.cleaned, noise_rate=rate))
+    page = sparse(tmp_path, example, 3)
+    assert f'<p class="headline">{words}</p>' in page
+    assert ("<dd>not known</dd>" in page) == (rate is UNKNOWN)
 
 
 @pytest.mark.parametrize(
     ("chosen", "helped", "words"),
     [
+        ("bilevel", True, "It matters for a model: trained on all labels as given it is right in 90.5 % ± 2.0 % of"),
         (
-            "bilevel",
-            True,
-            "Cleaning helped: on held-out trusted rows “bilevel” has accuracy 96.2 % ± 2.0 % and loss 0.180",
+            "trimming",
+            False,
+            "For a model the difference is within the errors: trained on all labels as given it is right in",
         ),
-        ("trimming", False, "Cleaning did not help: on held-out trusted rows “trimming” has accuracy 95.1 %"),
-        ("noisy", False, "Cleaning did not help: nothing that was tried is better on held-out trusted rows"),
-        ("unheard of", True, "Whether cleaning helped was not measured."),
+        ("noisy", False, "For a model it makes no measurable difference: trained on all labels as given"),
+        ("unheard of", True, "Whether this matters for a model was not measured."),
     ],
 )
-def test_the_verdict(tmp_path, chosen, helped, words):
+def test_whether_it_matters_for_a_model_comes_second(tmp_path, chosen, helped, words):
     page = report(tmp_path, cleaned=replace(cleaned_example.digits().cleaned, chosen=chosen, helped=helped))
-    verdict, said = re.search(r'<p class="(verdict[^"]*)">(.*?)</p>', page).groups()
-    assert said.startswith(words)
-    assert verdict == ("verdict helped" if helped else "verdict")
+    assert re.search(r'<p class="headline">[^<]*</p>\s*<p>([^<]*)</p>', page)[1].startswith(words)
+    assert "did not help" not in page
 
 
 def test_without_trusted_rows_nothing_claims_to_be_judged_by_them(tmp_path):
     cleaned = replace(cleaned_example.digits().cleaned, trusted=np.zeros(600, bool))
-    assert "on held-out rows (by the labels given: no row is trusted)" in report(tmp_path, cleaned=cleaned)
+    assert "of held-out rows (by the labels given: no row is trusted)" in report(tmp_path, cleaned=cleaned)
 
 
 def test_the_scores_are_those_of_the_result(tmp_path):
@@ -129,12 +159,6 @@ def test_the_scores_are_those_of_the_result(tmp_path):
     for row, score in zip(table[1:], cleaned_example.digits().cleaned.scores, strict=True):
         assert row[:2] == [score["name"], f"{100 * score['accuracy']:.1f} % ± 2.0 %"]
         assert row[2] == f"{score['loss']:.3f} ± 0.030"
-
-
-def test_the_noise_rate_comes_with_its_interval(tmp_path):
-    rate = cleaned_example.digits().cleaned.noise_rate
-    interval = f"(95 % interval {percent(rate.low)} to {percent(rate.high)})"
-    assert f"{percent(rate.estimate)} of the untrusted labels are wrong {interval}" in report(tmp_path)
 
 
 def test_the_matrix_counts_untrusted_rows(tmp_path):
@@ -183,9 +207,9 @@ def test_little_is_known(tmp_path):
     )
     page = sparse(tmp_path, example._replace(cleaned=cleaned), 3)
     headings = re.findall(r"<h2[^>]*>(.*?)</h2>", page)
-    assert headings == [*HEADINGS[:5], "Suspects", "Borderline rows", "Warnings"]
+    assert headings == [*HEADINGS[1:4], "Suspects", "Borderline rows", "Warnings", "How it was run"]
     assert "No row is flagged." in page
-    assert "– to" in page
+    assert "interval – to" in page
 
 
 def test_the_overfitting_gap_is_said_where_it_was_measured():
@@ -320,3 +344,41 @@ def test_long_texts_are_cut(tmp_path):
     page = report(tmp_path, ids=["x" * 1000] * 600)
     assert "x" * (LETTERS - 1) + "…" in page
     assert "x" * (LETTERS + 1) not in page
+
+
+@pytest.mark.skipif(shutil.which("node") is None, reason="node is not installed")
+def test_what_is_copied_from_the_page_is_no_formula():
+    script = Path(figures.__file__).with_name("table.js").read_text()
+    function = re.search(r"function quoted\(.*?\n}\n", script, re.DOTALL)[0]
+    cells = ["=cmd()", "+1 555", "-2.5", "@x", "a=b", '=1,"2"', "-", ""]
+    ask = f"{function}; console.log(JSON.stringify({json.dumps(cells)}.map(quoted)))"
+    done = subprocess.run(["node", "-e", ask], capture_output=True, text=True, check=True)
+    assert json.loads(done.stdout) == ["'=cmd()", "'+1 555", "-2.5", "'@x", "a=b", '"\'=1,""2"""', "'-", ""]
+
+
+# === What comes beside the suspects ===================================================================================
+
+
+@pytest.mark.parametrize(
+    ("shape", "shown"),
+    [
+        ((5, 8, 9), (5, 8, 9)),
+        ((5, 8, 9, 1), (5, 8, 9)),
+        ((5, 8, 9, 4), (5, 8, 9, 3)),  # with opacity
+        ((5, 3, 8, 9), (5, 8, 9, 3)),  # channels first
+        ((5, 1, 8, 9), (5, 8, 9)),
+    ],
+)
+def test_pictures_of_every_layout_are_shown(shape, shown):
+    assert _images(np.zeros(shape), 0).shape == shown
+    assert _images(np.zeros(shape), 2).shape == (7, *shown[1:])
+
+
+def test_a_group_without_rows_to_judge_is_left_out(tmp_path):
+    """Trusted rows that were given apart are a group of their own, of which nothing is estimated."""
+    cleaned = cleaned_example.digits().cleaned
+    apart = {"group": 2, "rows": 0, "estimate": 0.0, "low": 0.0, "high": 1.0}
+    page = report(tmp_path, cleaned=replace(cleaned, noise_by_group=[*cleaned.noise_by_group[:2], apart]))
+    section = page[page.index("Noise rate by group") : page.index("Suspects")]
+    assert "ann" in section
+    assert "carl" not in section

@@ -1,14 +1,18 @@
 """`proxbi clean`, as a person would run it."""
 
+import csv
+import errno
 import io
 import json
 import os
 import pty
+import re
 import resource
+import signal
 import subprocess
 import sys
 import zipfile
-from contextlib import chdir, redirect_stderr, redirect_stdout
+from contextlib import ExitStack, chdir, redirect_stderr, redirect_stdout
 from typing import NamedTuple
 from unittest.mock import patch
 
@@ -99,6 +103,8 @@ def test_it_says_what_it_found(ran):
     assert ran.err == ""
     for words in ("550 and 150 trusted", "flagged", "interval", "held-out accuracy after", "cleaned.csv, report.html"):
         assert words in ran.out
+    assert re.match(r"\d+ of 550 labels are probably wrong \(\d+ %, \d+-\d+ %\)\.\n", ran.out)
+    assert "did not help" not in ran.out
 
 
 def test_every_column_and_row_is_kept_in_order(ran, folder, table):
@@ -121,6 +127,8 @@ def test_the_summary_can_be_read_by_machines(ran, folder):
     rate = summary["noise_rate"]
     assert rate["low"] < WRONG / (ROWS - TRUSTED) < rate["high"]
     assert summary["command"].startswith("proxbi clean data.csv --trusted-col gold")
+    assert summary["headline"].startswith(f"{summary['flagged']} of 550 labels are probably wrong")
+    assert "for a model" in summary["for_a_model"]
     by_group = {row["group"]: row["estimate"] for row in summary["noise_by_group"]}
     assert by_group["bob"] > 0.8 > 0.2 > by_group["ann"]
 
@@ -165,11 +173,30 @@ def test_the_weights_asked_for_are_those_computed(folder):
     assert asked == ["auto", "free"]
 
 
+def test_probabilities_of_another_model_reach_the_cleaner(folder, table):
+    got = []
+
+    def record(*arguments, pred_probs, **options):
+        got.append(pred_probs)
+        return stand_in.clean(*arguments, **options)
+
+    classes = sorted(set(table[0]["digit"]))
+    chances = pd.DataFrame(np.full((ROWS, 10), 0.1), columns=classes[::-1])
+    chances[classes[0]] += 0.9
+    chances /= 1.9
+    chances.to_csv(folder / "probs.csv", index=False)
+    options = ["--trusted-col", "gold", "--pred-probs", "probs.csv"]
+    with patch("proxbi.cleaning.run.clean", record):
+        ran = clean("data.csv", *COMMON, *options, cwd=folder)
+    assert ran.code == 0, ran.err
+    np.testing.assert_allclose(got[0], np.r_[1.0, np.full(9, 0.1)][None] / 1.9 + np.zeros((ROWS, 1)))
+
+
 def test_npz_in_and_out_without_the_flagged_rows(method, folder, table):
     wrong = table[1][: ROWS - TRUSTED]
     ran = clean("data.npz", "--mode", "drop", "--out", "out.npz", "--fail-if-noise-above", "0.05", cwd=folder)
     assert ran.code == 1
-    assert "more than 5.0%" in ran.err
+    assert "more than 5.0 %" in ran.err
     with np.load(folder / "data.npz") as given, np.load(folder / "out.npz") as found:
         kept = len(found["y"])
         assert set(found.files) == {*given.files, *ADDED}
@@ -191,13 +218,13 @@ GOLD = [*LABEL, "--trusted-col", "gold"]
     ("content", "arguments", "said"),
     [
         (SMALL, ["--label", "target"], "no column 'target'; it has 'id', 'a', 'label', 'gold'"),
-        (SMALL, [], "--label"),
+        (SMALL, [], "label must name the column of data.csv"),
         (SMALL, [*LABEL, "--group", "who"], "'who'"),
         (SMALL, [*LABEL, "--drop", "b,c"], "'b'"),
         (SMALL, [*LABEL, "--drop", "id,a,gold"], "no columns left"),
         (SMALL, [*LABEL, "--trusted", "none.csv"], "none.csv does not exist"),
         (SMALL, [*GOLD, "--trusted", "data.csv"], "--trusted-col and --trusted"),
-        (SMALL, [*LABEL, "--drop", "gold", "--id", "id", "--trusted", "data.csv"], "both have a row with the id '0'"),
+        (SMALL, [*LABEL, "--trusted", "data.csv"], "cannot be its own file of trusted rows"),
         (SMALL, [*GOLD, "--out", "data.csv"], "data.csv is named twice"),
         (SMALL, [*GOLD, "--out", "out.csv", "--json", "out.csv"], "out.csv is named twice"),
         (SMALL, [*GOLD, "--out", "out.xlsx"], "unknown extension"),
@@ -206,13 +233,14 @@ GOLD = [*LABEL, "--trusted-col", "gold"]
         (SMALL.replace("y,", "x,"), GOLD, "one class only, 'x'"),
         (SMALL.replace(",0\n", ",1\n"), GOLD, "all rows"),
         (SMALL.replace(",1\n", ",0\n"), GOLD, "no row"),
-        (SMALL.replace("1,2,y,1", "1,2,y,0").replace("3,1,y,1", "3,1,y,0"), GOLD, "none of the class 'y'"),
-        (SMALL.replace("0,0,x,1", "0,0,x,maybe"), GOLD, "'maybe' in row 0"),
-        (SMALL.replace("5,0,y", "5,inf,y"), GOLD, "'a' of the features is infinite in row 5"),
-        (SMALL.replace("5,0,y", "5,0,"), GOLD, "no label in row 5"),
-        (SMALL.replace("5,0,y", "4,0,y"), [*GOLD, "--id", "id"], "the id 4 twice"),
+        (SMALL.replace("0,0,x,1", "0,0,x,x"), GOLD, "one of yes, y, true, t, 1, 1.0 for trusted rows; no, n, false"),
+        (SMALL.replace("0,0,x,1", "0,0,x,maybe"), GOLD, "'maybe' in line 2 (as a spreadsheet counts)"),
+        (SMALL.replace("5,0,y", "5,inf,y"), GOLD, "'a' of the features is infinite in line 7 (as"),
+        (SMALL.replace("5,0,y", "5,0,"), GOLD, "no label in line 7 (as"),
+        (SMALL.replace("\n5,0,y", "\n\n5,0,"), GOLD, "no label in line 8 (as"),
+        (SMALL.replace("5,0,y", "4,0,y"), [*GOLD, "--id", "id"], "the id 4 twice, again in line 7"),
         ("a,label\n" + "1,x\n1,y\n" * 5, LABEL, "constant"),
-        ("a,label\n" + "".join(f"{i},{i / 7}\n" for i in range(9)), LABEL, "no classes"),
+        ("a,label\n" + "".join(f"{i},{i / 7}\n" for i in range(9)), LABEL, "not class labels"),
         ("a,label,a\n1,x,2\n2,y,3\n", LABEL, "two columns called 'a'"),
         ("a,label\n1,x,3\n2,y,4\n", LABEL, "more cells"),
         ("a,label\n1,x\n2,y\n3,x,4\n", LABEL, "line 4"),
@@ -306,6 +334,198 @@ def test_nothing_is_written_when_the_work_fails(tmp_path, monkeypatch):
     assert "no space left" in ran.err
     assert {path.name for path in tmp_path.iterdir()} == {"data.csv", "out.csv"}
     assert (tmp_path / "out.csv").read_text() == "old"
+
+
+# === Ctrl-C ===========================================================================================================
+
+STAGES = [
+    "proxbi.cleaning.files.formats._read",
+    "proxbi.cleaning.files.csv_file.Csv._read",
+    "proxbi.cleaning.inputs.features.Encoder.fit",
+    "proxbi.cleaning.files.job.clean_inputs",
+    "proxbi.cleaning.files.tables.write",
+    "proxbi.cleaning.report.publish.write_report",
+]
+WITH_FILES = [*LABEL, "--out", "out.csv", "--report", "report.html", "--json", "summary.json"]
+
+
+def interrupted(tmp_path):
+    """`proxbi clean`, which must end as interrupted."""
+    write(tmp_path / "data.csv", SMALL)
+    (tmp_path / "out.csv").write_text("old")
+    ran = clean("data.csv", *WITH_FILES, cwd=tmp_path)
+    assert ran.code == 130
+    assert ran.err == "proxbi: interrupted.\n"
+    assert {path.name for path in tmp_path.iterdir()} == {"data.csv", "out.csv"}
+    assert (tmp_path / "out.csv").read_text() == "old"
+
+
+@pytest.mark.parametrize("stage", STAGES)
+def test_ctrl_c_ends_with_130_and_writes_nothing_wherever_it_comes(tmp_path, stage):
+    with patch(stage, side_effect=KeyboardInterrupt):
+        interrupted(tmp_path)
+
+
+@pytest.mark.parametrize("stage", [STAGES[1], STAGES[2]])
+def test_ctrl_c_that_a_library_turns_into_another_error_is_still_ctrl_c(tmp_path, stage):
+    """As pandas does while it reads."""
+
+    def turn(*_arguments, **_options):
+        with pytest.raises(KeyboardInterrupt):
+            os.kill(os.getpid(), signal.SIGINT)
+        raise ValueError("Calling read(nbytes) on source failed")
+
+    with patch(stage, turn):
+        interrupted(tmp_path)
+
+
+def test_ctrl_c_that_a_library_drops_is_still_ctrl_c(tmp_path):
+    from proxbi.cleaning.run import clean_inputs
+
+    def drop(*arguments, **options):
+        with pytest.raises(KeyboardInterrupt):
+            os.kill(os.getpid(), signal.SIGINT)
+        return clean_inputs(*arguments, **options)
+
+    with patch("proxbi.cleaning.files.job.clean_inputs", drop):
+        interrupted(tmp_path)
+
+
+# === Pipes, codes and terminals =======================================================================================
+
+
+def test_a_share_that_is_not_known_passes_no_gate(tmp_path):
+    """Too few rows to judge: neither 0 (all is well) nor 1 (too many are wrong)."""
+    write(tmp_path / "data.csv", SMALL)
+    ran = clean("data.csv", *LABEL, "--fail-if-noise-above", "0.01", "--json", "s.json", cwd=tmp_path)
+    assert ran.code == 3
+    assert "proxbi: it is not known whether more than 1.0 % of the labels are wrong." in ran.err
+    assert "not known" in ran.out
+    summary = json.loads((tmp_path / "s.json").read_text())
+    assert summary["noise_rate"] == {"estimate": None, "low": None, "high": None}
+
+
+def test_classes_called_none_and_a_class_without_trusted_rows_are_cleaned(tmp_path):
+    rows = "".join(
+        f"{i % 3 + i / 100},{['None', 'NA', 'null'][i % 3]},{int(i < 20 and i % 3 < 2)}\n" for i in range(90)
+    )
+    write(tmp_path / "data.csv", "a,label,gold\n" + rows)
+    with using("stand-in"):
+        ran = clean("data.csv", *GOLD, "--out", "out.csv", cwd=tmp_path)
+    assert ran.code == 0, ran.err
+    assert "Warning: No trusted row has the class 'null'" in ran.err
+    found = pd.read_csv(tmp_path / "out.csv", keep_default_na=False)
+    assert set(found["proxbi_suggested_label"]) == {"None", "NA", "null"}
+
+
+class Closed(io.BytesIO):
+    """A pipe that nobody reads."""
+
+    def write(self, _data):
+        raise BrokenPipeError(errno.EPIPE, "Broken pipe")
+
+
+def piped(*arguments, cwd, rows="", out=None, encoding="utf-8"):
+    """`proxbi clean` in this process, with bytes going in and out."""
+    into, outs = io.BytesIO(rows.encode()), (out or io.BytesIO(), io.BytesIO())
+    streams = [io.TextIOWrapper(each, encoding=encoding) for each in (into, *outs)]
+    names = ("stdin", "stdout", "stderr")
+    with ExitStack() as stack:
+        for name, stream in zip(names, streams, strict=True):
+            stack.enter_context(patch.object(sys, name, stream))
+        stack.enter_context(patch.object(sys, "argv", ["proxbi", "clean", *map(str, arguments)]))
+        stack.enter_context(chdir(cwd))
+        ended = stack.enter_context(pytest.raises(SystemExit))
+        main()
+    if out is None:
+        streams[1].flush()
+    streams[2].flush()
+    return Ran(ended.value.code or 0, *(each.getvalue().decode(encoding) for each in outs))
+
+
+def test_rows_go_through_pipes_and_sentences_do_not(tmp_path):
+    ran = piped("-", *LABEL, "--out", "-", rows=SMALL, cwd=tmp_path)
+    assert ran.code == 0, ran.err
+    found = list(csv.reader(io.StringIO(ran.out)))
+    assert found[0] == ["id", "a", "label", "gold", *ADDED]
+    assert len(found) == 21
+    assert "It is not known whether any of 20 labels is wrong." in ran.err
+    assert "Written: -" in ran.err
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_closed_pipe_is_no_error_of_ours(tmp_path):
+    ran = piped("-", *LABEL, "--out", "-", rows=SMALL, out=Closed(), cwd=tmp_path)
+    assert (ran.code, ran.err) == (141, "")
+
+
+def test_a_terminal_that_knows_ascii_only(folder):
+    with using("stand-in"):
+        ran = piped("data.csv", *COMMON, "--trusted-col", "gold", cwd=folder, encoding="ascii")
+    assert ran.code == 0, ran.err
+    assert " +- 0.0 %" in ran.out
+
+
+@pytest.mark.parametrize(
+    ("extra", "said"),
+    [
+        (["--pred-probs", "none.npy"], "none.npy does not exist"),
+        (["--pred-probs", "data.txt"], "data.txt has an unknown extension"),
+        (["--pred-probs", "probs.csv"], "probs.csv must have one column for each class, and has none for 'y'"),
+        (["--pred-probs", "-", "--trusted", "-"], "- is named twice"),
+        (["--out", "-", "--json", "-"], "- is named twice"),
+        (["--out", f"{'x' * 300}.csv"], "File name too long"),
+    ],
+)
+def test_wrong_paths_are_named_before_the_work(tmp_path, extra, said):
+    write(tmp_path / "data.csv", SMALL)
+    write(tmp_path / "probs.csv", "x,z\n" + "0.5,0.5\n" * 20)
+    ran = clean("data.csv", *LABEL, *extra, cwd=tmp_path)
+    assert ran.code == 2
+    assert said in ran.err
+
+
+def test_a_column_called_file_goes_into_an_npz_file(tmp_path):
+    write(tmp_path / "data.csv", SMALL.replace("id,", "file,"))
+    ran = clean("data.csv", *LABEL, "--out", "out.npz", cwd=tmp_path)
+    assert ran.code == 0, ran.err
+    assert np.load(tmp_path / "out.npz")["file"].tolist() == list(range(20))
+
+
+def test_the_report_calls_rows_as_a_spreadsheet_does(tmp_path):
+    labels = np.where(np.arange(60) == 30, "y", np.where(np.arange(60) < 40, "x", "y"))
+    rows = "".join(f"{i // 40 * 9 + i / 100},{label},{int(i % 5 == 0 and i != 30)}\n" for i, label in enumerate(labels))
+    write(tmp_path / "data.csv", "a,label,gold\n" + rows)
+    with using("stand-in"):
+        ran = clean("data.csv", *GOLD, "--report", "report.html", cwd=tmp_path)
+    assert ran.code == 0, ran.err
+    page = (tmp_path / "report.html").read_text()
+    assert re.search(r'tabindex="0">line</span>.*?<td class="number">32</td><td>y</td><td>x</td>', page, re.DOTALL)
+
+
+@pytest.mark.parametrize("module", ["proxbi", "proxbi.cli"])
+def test_help_and_wrong_options_do_not_wait_for_jax(module):
+    code = (
+        f"import runpy, sys, atexit; sys.argv = ['proxbi', 'clean', '--no-such-option']; "
+        f"atexit.register(lambda: print('jax' in sys.modules)); runpy.run_module({module!r}, run_name='__main__')"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
+    assert done.returncode == 2
+    assert "--no-such-option" in done.stderr
+    assert done.stdout == "False\n"
+
+
+def test_ctrl_c_while_the_command_line_is_imported(capsys):
+    from proxbi import __main__ as entry
+
+    class Interrupt:
+        def __getattr__(self, name):
+            raise KeyboardInterrupt
+
+    with patch.dict(sys.modules, {"proxbi.cli": Interrupt()}), pytest.raises(SystemExit) as ended:
+        entry.main()
+    assert ended.value.code == 130
+    assert capsys.readouterr().err == "proxbi: interrupted.\n"
 
 
 def test_progress_is_drawn_on_a_terminal(tmp_path):

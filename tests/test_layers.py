@@ -34,12 +34,14 @@ ORDER = [
     ["_minimize"],
     ["_many"],
     ["_compare"],
+    ["_public"],
     ["datasets"],
     ["plot"],
     ["report"],
     ["cleaning"],
     ["experiments"],
     ["cli"],
+    ["__main__"],
 ]
 """The layers from the bottom up: a module may import those of lower layers, and its own package."""
 LEVEL = {name: level for level, names in enumerate(ORDER) for name in names}
@@ -108,7 +110,10 @@ def test_the_mathematics_is_pure(name: str) -> None:
 def test_importing_is_light() -> None:
     """No optional package is imported and no JAX backend started, which would forbid `jax.distributed.initialize`."""
     code = (
-        "import sys, proxbi, jax\n"
+        "import sys, proxbi, proxbi.__main__\n"
+        "assert 'jax' not in sys.modules\n"
+        "import jax\n"
+        "proxbi.minimize\n"
         "from jax._src.xla_bridge import backends_are_initialized\n"
         f"print(sorted({OPTIONAL!r} & set(sys.modules)), backends_are_initialized())"
     )
@@ -117,7 +122,7 @@ def test_importing_is_light() -> None:
 
 
 def test_what_is_public_is_there() -> None:
-    names = [name for name in vars(proxbi) if not name.startswith("_")]
+    names = [name for name in dir(proxbi) if not name.startswith("_")]
     assert {"Problem", "minimize", "run", "ProxBiO", "paper_solver", "AID", "ITD", "CG", "L1"} <= set(names)
     for name in proxbi.PAPER_SOLVERS:
         assert isinstance(
@@ -132,7 +137,7 @@ PACKAGES |= {"report", "solvers", "theory"}
 
 def test_modules_without_public_names_are_private() -> None:
     assert {name for name in LEVEL if not name.startswith("_")} == MODULES | PACKAGES
-    exported = {name: value for name, value in vars(proxbi).items() if not name.startswith("_")}
+    exported = {name: getattr(proxbi, name) for name in dir(proxbi) if not name.startswith("_")}
     modules = {name for name, value in exported.items() if isinstance(value, types.ModuleType)}
     assert modules <= MODULES | PACKAGES
     for module in MODULES:  # what is public in it can be had from the package itself

@@ -7,9 +7,9 @@ from xml.etree import ElementTree
 import numpy as np
 import pytest
 
-from proxbi.report import svg
-from proxbi.report.markup import percent
-from proxbi.report.png import thumbnails
+from proxbi.cleaning.report import svg
+from proxbi.cleaning.report.markup import percent
+from proxbi.cleaning.report.png import thumbnails
 
 
 def decoded(address: str) -> np.ndarray:

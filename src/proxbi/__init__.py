@@ -1,93 +1,33 @@
 """proxbi: bilevel problems with an upper-level prox, min_x f(x, y*(x)) + h(x) with y*(x) = argmin_y g(x, y)."""
 
-from importlib.metadata import version as _version
+from importlib import import_module as _import_module
+from importlib.util import find_spec as _find_spec
+from typing import TYPE_CHECKING, Any
 
-from proxbi._compare import compare as compare
-from proxbi._diagnose import Diagnosis as Diagnosis
-from proxbi._diagnose import check as check
-from proxbi._loop import run as run
-from proxbi._many import ManyResult as ManyResult
-from proxbi._many import minimize_many as minimize_many
-from proxbi._minimize import minimize as minimize
-from proxbi._own_loop import HypergradientInfo as HypergradientInfo
-from proxbi._own_loop import value_and_hypergradient as value_and_hypergradient
-from proxbi.callbacks import Callback as Callback
-from proxbi.callbacks import Checkpoint as Checkpoint
-from proxbi.callbacks import OracleBudget as OracleBudget
-from proxbi.callbacks import Progress as Progress
-from proxbi.callbacks import Record as Record
-from proxbi.callbacks import Run as Run
-from proxbi.callbacks import StopBelow as StopBelow
-from proxbi.callbacks import TimeLimit as TimeLimit
-from proxbi.certificate import Bounds as Bounds
-from proxbi.certificate import Certificate as Certificate
-from proxbi.certificate import certify as certify
-from proxbi.checkpoint import CheckpointError as CheckpointError
-from proxbi.hypergradient import AID as AID
-from proxbi.hypergradient import ITD as ITD
-from proxbi.hypergradient import ControlledHypergradient as ControlledHypergradient
-from proxbi.hypergradient import Evaluation as Evaluation
-from proxbi.hypergradient import Hypergradient as Hypergradient
-from proxbi.hypergradient import HypergradientEstimate as HypergradientEstimate
-from proxbi.hypergradient import Implicit as Implicit
-from proxbi.hypergradient import Outcome as Outcome
-from proxbi.hypergradient import Penalty as Penalty
-from proxbi.hypergradient import one_step as one_step
-from proxbi.linear import CG as CG
-from proxbi.linear import Direct as Direct
-from proxbi.linear import LinearInfo as LinearInfo
-from proxbi.linear import LinearSolver as LinearSolver
-from proxbi.linear import LinearStatus as LinearStatus
-from proxbi.linear import Neumann as Neumann
-from proxbi.lower import AcceleratedGradient as AcceleratedGradient
-from proxbi.lower import Exact as Exact
-from proxbi.lower import GradientDescent as GradientDescent
-from proxbi.lower import LowerSolver as LowerSolver
-from proxbi.lower import Nesterov as Nesterov
-from proxbi.lower import Optax as Optax
-from proxbi.problem import Counts as Counts
-from proxbi.problem import Problem as Problem
-from proxbi.regularizers import L0 as L0
-from proxbi.regularizers import L1 as L1
-from proxbi.regularizers import L2 as L2
-from proxbi.regularizers import MCP as MCP
-from proxbi.regularizers import PSD as PSD
-from proxbi.regularizers import SCAD as SCAD
-from proxbi.regularizers import Box as Box
-from proxbi.regularizers import CappedL1 as CappedL1
-from proxbi.regularizers import ElasticNet as ElasticNet
-from proxbi.regularizers import GroupL2 as GroupL2
-from proxbi.regularizers import Halfspace as Halfspace
-from proxbi.regularizers import Huber as Huber
-from proxbi.regularizers import Hyperplane as Hyperplane
-from proxbi.regularizers import L1Ball as L1Ball
-from proxbi.regularizers import L2Ball as L2Ball
-from proxbi.regularizers import LInfBall as LInfBall
-from proxbi.regularizers import LogSum as LogSum
-from proxbi.regularizers import Lp as Lp
-from proxbi.regularizers import MoreauEnvelope as MoreauEnvelope
-from proxbi.regularizers import NegativeCappedL1 as NegativeCappedL1
-from proxbi.regularizers import NonNegative as NonNegative
-from proxbi.regularizers import Nuclear as Nuclear
-from proxbi.regularizers import OutsideInterval as OutsideInterval
-from proxbi.regularizers import RankBall as RankBall
-from proxbi.regularizers import Regularizer as Regularizer
-from proxbi.regularizers import Separable as Separable
-from proxbi.regularizers import Simplex as Simplex
-from proxbi.regularizers import SparseSet as SparseSet
-from proxbi.regularizers import SquaredL2 as SquaredL2
-from proxbi.regularizers import Zero as Zero
-from proxbi.result import Result as Result
-from proxbi.result import Snapshot as Snapshot
-from proxbi.result import SolveError as SolveError
-from proxbi.result import Status as Status
-from proxbi.solvers import PAPER_SOLVERS as PAPER_SOLVERS
-from proxbi.solvers import AdaptiveProxBiO as AdaptiveProxBiO
-from proxbi.solvers import Fault as Fault
-from proxbi.solvers import Info as Info
-from proxbi.solvers import PenaltyProxBiO as PenaltyProxBiO
-from proxbi.solvers import ProxBiO as ProxBiO
-from proxbi.solvers import Solver as Solver
-from proxbi.solvers import paper_solver as paper_solver
+if TYPE_CHECKING:
+    from proxbi._public import *  # noqa: F403
 
-__version__ = _version("proxbi")
+__version__: str
+
+# Imported when first asked for: JAX takes seconds to load, and `proxbi --help` or a wrong option need nothing of it.
+
+
+def __getattr__(name: str) -> Any:
+    if name == "__version__":
+        return _import_module("importlib.metadata").version(__name__)
+    if not name.startswith("_"):
+        if _find_spec(f"{__name__}.{name}") is not None:  # a module, which is imported without the public names
+            return _import_module(f"{__name__}.{name}")
+        if name in (public := _names()):
+            globals().update(public)
+            return public[name]
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+
+
+def __dir__() -> list[str]:
+    return sorted({*globals(), *_names()})
+
+
+def _names() -> dict[str, Any]:
+    public = vars(_import_module("proxbi._public"))
+    return {name: value for name, value in public.items() if not name.startswith("_")}

@@ -2,7 +2,7 @@
 
 from collections.abc import Callable
 from dataclasses import replace
-from typing import Literal
+from typing import Any, Literal
 
 import numpy as np
 
@@ -31,6 +31,7 @@ def clean_inputs(
     if inputs.trusted is None and counted < FEWEST_ROWS:
         cleaned = _untouched(inputs, seed)
     else:
+        brought: dict[str, Any] = {} if inputs.pred_probs is None else {"pred_probs": inputs.pred_probs}
         cleaned = clean(
             inputs.features,
             inputs.labels,
@@ -41,6 +42,7 @@ def clean_inputs(
             weights=weights,
             seed=seed,
             progress=progress,
+            **brought,
         )
     said = [] if len(np.unique(inputs.labels[~cleaned.issue])) > 1 else [NOTHING_LEFT]
     return replace(cleaned, warnings=[*inputs.warnings, *cleaned.warnings, *said])
@@ -55,7 +57,7 @@ def _untouched(inputs: Inputs, seed: int) -> Cleaned:
         issue=np.zeros(n, bool),
         suggested=inputs.labels,
         trusted=np.zeros(n, bool),
-        noise_rate=Interval(0.0, 0.0, 1.0),
+        noise_rate=Interval(np.nan, np.nan, np.nan),
         noise_by_class=[],
         noise_by_group=[],
         scores=[],

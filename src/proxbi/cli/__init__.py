@@ -11,20 +11,51 @@ from proxbi.cli import _demo as _demo
 from proxbi.cli import _reproduce as _reproduce
 from proxbi.cli import _verify as _verify
 from proxbi.cli._app import app
+from proxbi.cli._interrupt import INTERRUPTED, watch
+from proxbi.cli._output import write_any_letter
+
+CLOSED_PIPE = 141
+"""The exit code that shells use where whoever reads the output wants no more of it: 128 and the number of SIGPIPE."""
 
 
 def main() -> None:
-    """Run the command line. Bad arguments and files end in one sentence and exit code 2, a failed run in code 1."""
-    from proxbi.result import SolveError
-
-    try:
-        app()
-    except SolveError as error:
-        _fail(str(error), 1)
-    except (ValueError, OSError, ImportError) as error:
-        _fail(str(error), 2)
-
-
-def _fail(message: str, code: int) -> None:
-    print(f"proxbi: {message}", file=sys.stderr)
+    """Run the command line. Bad arguments and files end in one sentence and exit code 2, a failed run in code 1, Ctrl-C
+    in 130.
+    """
+    write_any_letter()
+    with watch:
+        code, message = _run()
+        if watch.seen or code == INTERRUPTED:  # whatever became of the exception on its way
+            code, message = INTERRUPTED, "interrupted."
+            # If Ctrl-C came within an `exec`, as dataclasses use it, Python would end by the signal and not by the
+            # code, even where the exception was handled, unless another `exec` went well since.
+            exec("")
+    if message:
+        print(f"proxbi: {message}", file=sys.stderr)
     sys.exit(code)
+
+
+def _run() -> tuple[str | int | None, str]:
+    """The exit code of a command, and the sentence that goes with it."""
+    try:
+        app(prog_name="proxbi")
+    except SystemExit as end:  # all commands end so, those that succeed as well
+        return (CLOSED_PIPE if isinstance(end.__context__, BrokenPipeError) else end.code), ""
+    except KeyboardInterrupt:
+        return INTERRUPTED, ""
+    except Exception as error:
+        if watch.seen:  # a library made this of Ctrl-C
+            return INTERRUPTED, ""
+        return _code(error), str(error) or type(error).__name__
+    return 0, ""
+
+
+def _code(error: Exception) -> int:
+    """1 if a run failed, 2 if its arguments or files are wrong; any other error is ours, and goes on."""
+    if isinstance(error, ValueError | OSError | ImportError | MemoryError):
+        return 2
+    from proxbi.result import SolveError  # here, as it loads JAX
+
+    if isinstance(error, SolveError):
+        return 1
+    raise error

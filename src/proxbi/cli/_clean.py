@@ -1,7 +1,6 @@
 """`proxbi clean`."""
 
-import shlex
-import sys
+import math
 from enum import StrEnum
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
@@ -10,12 +9,16 @@ import typer
 from rich.console import Console
 
 from proxbi.cli._app import app
-from proxbi.cli._output import print_table, progress_bar
+from proxbi.cli._output import given_command, print_table, progress_bar
 from proxbi.cli._programs import keep_programs
 
 if TYPE_CHECKING:
     from proxbi.cleaning.files.job import Job, Outputs
-    from proxbi.cleaning.result import Cleaned
+
+TOO_MANY, NOT_KNOWN = 1, 3
+"""Exit codes of --fail-if-noise-above."""
+STANDARD_OUTPUT = (Path("-"), Path("/dev/stdout"))
+"""Where no sentences go when rows do."""
 
 
 class _Weights(StrEnum):
@@ -32,7 +35,8 @@ class _Mode(StrEnum):
 _Data = Annotated[
     Path,
     typer.Argument(
-        help="A .csv, .tsv, .parquet or .npz file (npz: X, y and, if there, X_val, y_val, trusted, groups)."
+        help="A .csv, .tsv (also .gz), .parquet or .npz file (npz: X, y and, if there, X_val, y_val, trusted, groups); "
+        "- for standard input."
     ),
 ]
 _Label = Annotated[str | None, typer.Option(help="The column that has the labels (npz: y).")]
@@ -41,17 +45,30 @@ _TrustedColumn = Annotated[
 ]
 _Trusted = Annotated[Path | None, typer.Option(help="A second file, of trusted rows with the same columns.")]
 _Group = Annotated[str | None, typer.Option(help="The column of the annotator or source of a label.")]
-_Id = Annotated[str | None, typer.Option("--id", help="The column that names the rows; it is no feature.")]
-_Drop = Annotated[str, typer.Option(help="Columns that are no features, with commas.")]
+_Id = Annotated[str | None, typer.Option("--id", help="Column with row ids (not used as a feature).")]
+_Drop = Annotated[str, typer.Option(help="Comma-separated columns to exclude from the features.")]
+_PredProbs = Annotated[
+    Path | None,
+    typer.Option(
+        help="Out-of-fold probabilities of your own model: .npy, .npz, .csv or .parquet, a row for each row, a column "
+        "for each class (named by class, or in the order of the sorted classes)."
+    ),
+]
 _WeightsOption = Annotated[_Weights, typer.Option(help="auto: few parameters for all rows. free: one for each row.")]
 _ModeOption = Annotated[
     _Mode,
     typer.Option(help="weight: keep all rows. drop: without the flagged ones. relabel: with the suggested labels."),
 ]
-_Out = Annotated[Path | None, typer.Option(help="Where the rows go: .csv, .tsv, .parquet or .npz.")]
+_Out = Annotated[
+    Path | None,
+    typer.Option(help="Where the rows go: .csv, .tsv (also .gz), .parquet or .npz; - for standard output."),
+]
 _Report = Annotated[Path | None, typer.Option(help="Where the report goes, an HTML page.")]
 _Json = Annotated[Path | None, typer.Option("--json", help="Where the summary goes.")]
-_FailAbove = Annotated[float | None, typer.Option(min=0, max=1, help="Exit with code 1 if more labels are wrong.")]
+_FailAbove = Annotated[
+    float | None,
+    typer.Option(min=0, max=1, help="Exit with code 1 if more labels are wrong, with 3 if their share is not known."),
+]
 _Seed = Annotated[int, typer.Option(min=0, help="The same seed gives the same result.")]
 
 
@@ -64,6 +81,7 @@ def clean(
     group: _Group = None,
     id_: _Id = None,
     drop: _Drop = "",
+    pred_probs: _PredProbs = None,
     weights: _WeightsOption = _Weights.auto,
     mode: _ModeOption = _Mode.weight,
     out: _Out = None,
@@ -92,30 +110,46 @@ def clean(
             data,
             Roles(label, trusted_col, trusted, group, id_, dropped),
             outputs,
+            pred_probs=pred_probs,
             weights=weights.value,
             seed=seed,
-            command=shlex.join(["proxbi", *sys.argv[1:]]),
+            command=given_command(),
             progress=lambda stage, share: tick(share, 1, stage),
         )
-    show(Console(), str(data), job, outputs)
-    rate = job.cleaned.noise_rate.estimate
-    if fail_if_noise_above is not None and rate > fail_if_noise_above:
-        typer.echo(f"proxbi: {rate:.1%} of the labels are wrong, more than {fail_if_noise_above:.1%}.", err=True)
-        raise typer.Exit(1)
+    taken = any(path in STANDARD_OUTPUT for path in outputs.paths())
+    show(Console(stderr=taken), str(data), job, outputs)
+    if fail_if_noise_above is not None:
+        _gate(job.cleaned.noise_rate.estimate, fail_if_noise_above)
+
+
+def _gate(rate: float, most: float) -> None:
+    """Exit with a code of its own if too many labels are wrong, or if that is not known."""
+    from proxbi.cleaning.report.markup import percent
+
+    if math.isnan(rate):
+        typer.echo(f"proxbi: it is not known whether more than {percent(most)} of the labels are wrong.", err=True)
+        raise typer.Exit(NOT_KNOWN)
+    if rate > most:
+        typer.echo(f"proxbi: {percent(rate)} of the labels are wrong, more than {percent(most)}.", err=True)
+        raise typer.Exit(TOO_MANY)
 
 
 def show(console: Console, title: str, job: "Job", outputs: "Outputs") -> None:
-    """A short table of what was found, the warnings, and where the files are."""
-    cleaned = job.cleaned
-    low, high = cleaned.noise_rate.low, cleaned.noise_rate.high
-    flagged, rows = job.summary["flagged"], job.summary["rows"]
+    """What was found, first in a sentence, the warnings, and where the files are."""
+    from proxbi.cleaning.report import findings
+    from proxbi.cleaning.report.markup import percent
+
+    cleaned, flagged, rows = job.cleaned, job.summary["flagged"], job.summary["rows"]
+    console.print(job.summary["headline"], highlight=False, style="bold")
+    console.print(job.summary["for_a_model"], highlight=False)
     table = {
         "rows": f"{rows:,} and {job.summary['trusted']:,} trusted",
-        "flagged": f"{flagged:,} ({flagged / rows:.1%})",
-        "wrong labels, estimated": f"{cleaned.noise_rate.estimate:.1%} (95 % interval {low:.1%} to {high:.1%})",
-        "picked": cleaned.chosen if cleaned.helped else f"{cleaned.chosen}; cleaning did not help",
-        **_accuracies(cleaned),
+        "flagged": f"{flagged:,} ({percent(flagged / rows)})",
+        "wrong labels, estimated": findings.share_wrong(cleaned.noise_rate),
     }
+    if (measured := findings.accuracies(cleaned)) is not None:
+        table["weights"] = cleaned.chosen
+        table |= dict(zip(("held-out accuracy before", "held-out accuracy after"), measured, strict=True))
     print_table(console, title, [{"": name, "found": value} for name, value in table.items()])
     for sentence in cleaned.warnings:
         typer.echo(f"Warning: {sentence}", err=True)
@@ -123,10 +157,3 @@ def show(console: Console, title: str, job: "Job", outputs: "Outputs") -> None:
     console.print(
         f"Written: {written}" if written else "Nothing was written: give --out, --report or --json.", highlight=False
     )
-
-
-def _accuracies(cleaned: "Cleaned") -> dict[str, str]:
-    """Held-out accuracy with the labels as they came, and as cleaned."""
-    by_name = {row["name"]: f"{row['accuracy']:.1%} ± {row['accuracy_se']:.1%}" for row in cleaned.scores}
-    pairs = {"held-out accuracy before": by_name.get("noisy"), "held-out accuracy after": by_name.get(cleaned.chosen)}
-    return {name: value for name, value in pairs.items() if value is not None}

@@ -10,7 +10,7 @@ import typer
 from rich.console import Console
 
 from proxbi.cli._app import app
-from proxbi.cli._output import print_table, progress_bar, write_csv
+from proxbi.cli._output import given_command, print_table, progress_bar, write_csv
 from proxbi.cli._programs import keep_programs
 
 
@@ -121,8 +121,7 @@ def _reproduce(
         for kind in ("png", "svg"):
             figure1(curves, currency).savefig(out / f"figure1-{currency}.{kind}", dpi=150)
     title = f"The paper's experiment, {protocol} protocol, {dataset}"
-    lead = f"proxbi reproduce {what} --protocol {protocol} --dataset {dataset}"
-    write_page(out / "report.html", title, lead, paper_report.blocks(protocol, dataset, table, curves))
+    write_page(out / "report.html", title, given_command(), paper_report.blocks(protocol, dataset, table, curves))
     shutil.rmtree(unfinished, ignore_errors=True)
 
     console = Console()

@@ -40,13 +40,16 @@ def write_page(path: Path, title: str, lead: str, blocks: Sequence[Block]) -> No
     path.write_text(render("page.html", title=title, lead=lead, blocks=shown), encoding="utf-8")
 
 
-def render(template: str, **values: Any) -> str:
-    """The template of this name, beside this file, filled with these values, all of them escaped."""
+def render(template: str, folder: str = "report", **values: Any) -> str:
+    """The template of this name in a folder of the package, filled with these values, all of them escaped.
+
+    It may include files beside it, and the style that all pages share.
+    """
     try:
         import jinja2
     except ImportError as error:
         raise ImportError("reports need Jinja2: pip install 'proxbi[clean]'.") from error
-    loader = jinja2.PackageLoader("proxbi", "report")
+    loader = jinja2.ChoiceLoader([jinja2.PackageLoader("proxbi", place) for place in (folder, "report")])
     environment = jinja2.Environment(loader=loader, autoescape=True, undefined=jinja2.StrictUndefined, trim_blocks=True)
     environment.filters["cell"] = _cell
     return environment.get_template(template).render(**values)

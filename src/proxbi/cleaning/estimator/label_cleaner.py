@@ -23,7 +23,7 @@ try:
 except ImportError as error:
     raise ImportError("LabelCleaner needs scikit-learn 1.6 or newer: pip install 'proxbi[clean]'.") from error
 
-from proxbi.cleaning.estimator.refit import kept_rows, kernel_fit, linear_fit, spread, taken
+from proxbi.cleaning.estimator.refit import fitted, kept_rows, kernel_fit, linear_fit, spread, taken
 from proxbi.cleaning.inputs.prepare import Inputs, prepare, require_labels
 from proxbi.cleaning.result import Cleaned
 from proxbi.cleaning.run import clean_inputs
@@ -49,6 +49,9 @@ class LabelCleaner(ClassifierMixin, BaseEstimator):
     - `weights`: "auto", few parameters for all rows together, or "free", the paper's one parameter for each row
       (which overfits; `history_` shows how much).
     - `random_state`: an integer makes the result the same each time.
+
+    In several processes start these with "spawn" or joblib's default: JAX does not work in one that was forked after
+    JAX had started, and `fit` raises a RuntimeError there.
 
     After `fit`, one value for each row of X: `sample_weight_` in [0, 1]; `label_quality_`, the probability that the
     label is right; `is_issue_`; `suggested_label_`; `trusted_`. And `noise_rate_` (estimate, low, high: the 95 %
@@ -166,7 +169,11 @@ class LabelCleaner(ClassifierMixin, BaseEstimator):
         if not self._is_own() and not hasattr(self.estimator, "fit"):
             raise ValueError(f"estimator must be None, 'linear' or a classifier, got {self.estimator!r}.")
         if weighted and not self._is_own() and not has_fit_parameter(self.estimator, "sample_weight"):
-            raise ValueError(f"sample_weight was given, and {type(self.estimator).__name__}.fit does not take it.")
+            kind = type(self.estimator).__name__
+            raise ValueError(
+                f"sample_weight was given, and {kind}.fit does not take it. A Pipeline does not pass weights on: put "
+                "LabelCleaner last in it instead, with metadata routing and set_fit_request(sample_weight=True)."
+            )
 
     def _is_own(self) -> bool:
         """Whether the final classifier is one of ours, which works on the encoded features."""
@@ -215,7 +222,7 @@ class LabelCleaner(ClassifierMixin, BaseEstimator):
         kept = kept_rows(inputs, self.result_)
         extra = {} if inputs.weight is None else {"sample_weight": inputs.weight[kept]}
         rows = _flat(X if X_val is None else _stacked(X, X_val))
-        return clone(self.estimator).fit(taken(rows, kept), inputs.classes[inputs.labels[kept]], **extra)
+        return fitted(clone(self.estimator), taken(rows, kept), inputs.classes[inputs.labels[kept]], **extra)
 
     def _own_probabilities(self, X: Any) -> Float[np.ndarray, "rows classes"]:
         found = self.estimator_.predict_proba(self._inputs.encoder.transform(X))

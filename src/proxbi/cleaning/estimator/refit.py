@@ -31,6 +31,31 @@ def linear_fit(inputs: Inputs, cleaned: Cleaned, seed: int) -> Any:
     return linear_model(inputs.features[kept], inputs.labels[kept], sample_weight=weight, trusted=trusted, seed=seed)
 
 
+class Numbered:
+    """A classifier that takes 0, 1, ... as labels and nothing else, as XGBoost's does, fitted to labels of any kind."""
+
+    def __init__(self, estimator: Any, classes: np.ndarray) -> None:
+        self.estimator = estimator
+        self.classes_ = classes
+
+    def predict(self, X: Any) -> np.ndarray:
+        return self.classes_[np.asarray(self.estimator.predict(X), int)]
+
+    def predict_proba(self, X: Any) -> Float[np.ndarray, "rows classes"]:
+        return self.estimator.predict_proba(X)
+
+
+def fitted(estimator: Any, X: Any, y: np.ndarray, **options: Any) -> Any:
+    """The estimator, fitted to the labels; if it refuses them, to their numbers."""
+    classes, numbers = np.unique(y, return_inverse=True)
+    try:
+        return estimator.fit(X, y, **options)
+    except ValueError:
+        if np.array_equal(classes, np.arange(len(classes))):
+            raise
+        return Numbered(estimator.fit(X, numbers, **options), classes)
+
+
 def taken(values: Any, rows: Int[np.ndarray, " kept"]) -> Any:
     """Some rows of a data frame or an array, or None of None."""
     if values is None:

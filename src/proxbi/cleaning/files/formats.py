@@ -1,20 +1,32 @@
-"""CSV, Parquet and npz files of rows: read, and written again with columns added, whole or not at all.
+"""CSV, Parquet and npz files of rows: read, and written again with columns added.
 
 Nothing of the input is lost on the way: a CSV file is copied as text, so that `007` and `1.50` stay what they are, a
 Parquet file keeps its types, an npz file its arrays.
 """
 
-import os
+import shutil
+import tempfile
+import weakref
 import zipfile
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+import zlib
+from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 from jaxtyping import Bool
 
-from proxbi.cleaning.files.csv_file import Columns, Csv, delimiter_for, first_line, require_different
+from proxbi.cleaning.files.csv_file import (
+    Columns,
+    Csv,
+    delimiter_for,
+    first_line,
+    open_to_write,
+    require_different,
+)
+from proxbi.cleaning.files.places import called, ending, is_stream, require_readable, spooled
+from proxbi.cleaning.inputs.checks import by_index
+from proxbi.cleaning.inputs.columns import stacked
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -39,44 +51,52 @@ class Changes(NamedTuple):
 class Parquet:
     """A Parquet file."""
 
-    def __init__(self, path: Path) -> None:
+    def __init__(self, path: Path, name: str | None = None) -> None:
         import pyarrow as pa
         import pyarrow.parquet as pq
 
+        self.path, self.name = path, name or str(path)
         try:
             self.table = pq.read_table(path)
         except pa.ArrowException as error:
-            raise ValueError(f"{path} is not a Parquet file that can be read: {first_line(error)}.") from error
-        self.path = path
+            raise ValueError(f"{self.name} is not a Parquet file that can be read: {first_line(error)}.") from error
         self.names = self.table.column_names
-        require_different(path, self.names)
+        require_different(self.name, self.names)
         described = self.table.schema.pandas_metadata or {}
         self.index = [name for name in described.get("index_columns", []) if isinstance(name, str)]
         """Columns that hold the index of a data frame."""
         self.frame = self.table.to_pandas(ignore_metadata=True)
 
+    where = staticmethod(by_index)
+
 
 class Npz:
     """An npz file: X and y, an entry for each row, and what else there is."""
 
-    def __init__(self, path: Path) -> None:
-        try:
-            with np.load(path, allow_pickle=False) as file:
-                self.arrays: dict[str, np.ndarray] = {name: file[name] for name in file.files}
-        except (zipfile.BadZipFile, ValueError, EOFError) as error:
-            raise ValueError(f"{path} is not an npz file of plain arrays: {first_line(error)}.") from error
-        self.path = path
+    def __init__(self, path: Path, name: str | None = None) -> None:
+        self.path, self.name = path, name or str(path)
+        arrays = load_numpy(path, self.name)
+        if isinstance(arrays, np.ndarray):
+            raise ValueError(f"{self.name} has a single array, as npy files do: save X and y with np.savez.")
+        self.arrays = arrays
         self.names = list(self.arrays)
+
+    where = staticmethod(by_index)
 
     @property
     def frame(self) -> "pd.DataFrame":
         """The rows as a table: arrays of more than one dimension as one column for each number."""
         import pandas as pd
 
-        columns: dict[str, np.ndarray] = {}
-        for name, values in self.by_row().items():
-            flat = values.reshape(len(values), -1)
-            columns |= {name: values} if values.ndim == 1 else {f"{name}_{i}": flat[:, i] for i in range(flat.shape[1])}
+        by_row, columns = self.by_row(), dict[str, np.ndarray]()
+        taken = {name for name, values in by_row.items() if values.ndim == 1}
+        for name, values in by_row.items():
+            flat, stem = values.reshape(len(values), -1), name
+            while any(f"{stem}_{i}" in taken for i in range(flat.shape[1])):
+                stem += "_"
+            parts = {f"{stem}_{i}": flat[:, i] for i in range(flat.shape[1])}
+            columns |= {name: decoded(values)} if values.ndim == 1 else parts
+            taken |= set(columns)
         return pd.DataFrame(columns)
 
     def by_row(self) -> dict[str, np.ndarray]:
@@ -89,6 +109,8 @@ Source = Csv | Parquet | Npz
 KINDS: dict[str, type[Csv] | type[Parquet] | type[Npz]] = {
     ".csv": Csv,
     ".tsv": Csv,
+    ".csv.gz": Csv,
+    ".tsv.gz": Csv,
     ".parquet": Parquet,
     ".pq": Parquet,
     ".npz": Npz,
@@ -96,30 +118,58 @@ KINDS: dict[str, type[Csv] | type[Parquet] | type[Npz]] = {
 
 
 def kind_of(path: Path) -> type[Csv] | type[Parquet] | type[Npz]:
-    """What a file is, by its extension."""
-    if path.suffix.lower() not in KINDS:
-        raise ValueError(f"{path} has an unknown extension; known are {', '.join(KINDS)}.")
-    return KINDS[path.suffix.lower()]
-
-
-def require_readable(path: Path) -> None:
-    """Refuse a path that cannot be an input."""
-    kind_of(path)
-    if not path.exists():
-        raise FileNotFoundError(f"{path} does not exist.")
-    if path.is_dir():
-        raise ValueError(f"{path} is a folder, not a file.")
-    if not os.access(path, os.R_OK):
-        raise PermissionError(f"{path} may not be read.")
-    if path.stat().st_size == 0:
-        raise ValueError(f"{path} is empty.")
+    """What a file is, by its extension; a stream without one is CSV."""
+    if ending(path) not in KINDS:
+        raise ValueError(f"{path} has an unknown extension; known are {', '.join(KINDS)}, and - for a pipe.")
+    return KINDS[ending(path)]
 
 
 def read(path: Path, text: Sequence[str] = ()) -> Source:
-    """The file; the columns `text` of a CSV are taken as text, or as integers where that loses nothing."""
+    """The file or stream; the columns `text` of a CSV are taken as text, or as integers where that loses nothing."""
+    kind_of(path)
     require_readable(path)
+    if not is_stream(path):
+        return _read(path, text, str(path))
+    folder = Path(tempfile.mkdtemp(prefix="proxbi-"))
+    try:
+        source = _read(spooled(path, folder), text, called(path, "input"))
+    except BaseException:
+        shutil.rmtree(folder)
+        raise
+    weakref.finalize(source, shutil.rmtree, folder, ignore_errors=True)  # a CSV is read again when it is copied
+    return source
+
+
+def _read(path: Path, text: Sequence[str], name: str) -> Source:
     kind = kind_of(path)
-    return Csv(path, text) if kind is Csv else Parquet(path) if kind is Parquet else Npz(path)
+    return Csv(path, text, name) if kind is Csv else Parquet(path, name) if kind is Parquet else Npz(path, name)
+
+
+def load_numpy(path: Path, name: str) -> np.ndarray | dict[str, np.ndarray]:
+    """The arrays of an npz file, or the one of an npy file; by what is in it, not by its extension."""
+    try:
+        found = np.load(path, allow_pickle=False)
+        if isinstance(found, np.ndarray):
+            return found
+        with found as file:
+            return {name: file[name] for name in file.files}
+    except MemoryError as error:
+        raise ValueError(f"{name} has arrays that do not fit into memory: {first_line(error)}.") from error
+    except (zipfile.BadZipFile, zlib.error, ValueError, TypeError, EOFError, NotImplementedError) as error:
+        raise ValueError(f"{name} is not an npz file of plain arrays: {first_line(error)}.") from error
+
+
+def require_room(source: Source, path: Path) -> None:
+    """Refuse columns that the kind of file at `path` cannot hold, before any work is done."""
+    if kind_of(path) is Npz and not isinstance(source, Npz):
+        for name in source.frame:
+            if source.frame[name].dtype == object:
+                _for_npz(str(name), source.frame[name])
+    elif kind_of(path) is not Npz and isinstance(source, Npz):
+        odd = [name for name, values in source.by_row().items() if values.dtype.kind not in "biufSUMm"]
+        if odd:
+            kind = source.arrays[odd[0]].dtype
+            raise ValueError(f"{odd[0]} of {source.name} is of the type {kind}, which only an npz file holds.")
 
 
 def write(source: Source, changes: Changes, path: Path) -> None:
@@ -129,7 +179,8 @@ def write(source: Source, changes: Changes, path: Path) -> None:
         source.copy(path, *changes)
     elif kind is Csv:
         rows = source.frame.assign(**changes.columns())[changes.kept]
-        rows.to_csv(path, sep=delimiter_for(path), index=False, lineterminator="\n")
+        with open_to_write(path) as file:
+            rows.to_csv(file, sep=delimiter_for(path), index=False, lineterminator="\n")
     elif kind is Parquet:
         _write_parquet(source, changes, path)
     else:
@@ -137,25 +188,16 @@ def write(source: Source, changes: Changes, path: Path) -> None:
 
 
 def write_arrays(path: Path, arrays: dict[str, Any]) -> None:
-    """Write an npz file."""
-    with path.open("wb") as file:  # given a path, NumPy would add .npz to other endings
-        np.savez(file, **arrays)
+    """Write an npz file; unlike with `np.savez`, arrays may have any names, `file` too."""
+    with zipfile.ZipFile(path, "w") as archive:
+        for name, values in arrays.items():
+            with archive.open(f"{name}.npy", "w", force_zip64=True) as file:
+                np.lib.format.write_array(file, np.asanyarray(values), allow_pickle=False)
 
 
-@contextmanager
-def written_whole(paths: Sequence[Path]) -> Iterator[list[Path]]:
-    """Other paths to write to, in the same folders; the files get their names when all are there, or are removed."""
-    drafts = [path.with_name(f".{path.stem}.{os.getpid()}.tmp{path.suffix}") for path in paths]
-    try:
-        yield drafts
-        lacking = [path for draft, path in zip(drafts, paths, strict=True) if not draft.exists()]
-        if lacking:
-            raise FileNotFoundError(f"{lacking[0]} was not written.")
-        for draft, path in zip(drafts, paths, strict=True):
-            draft.replace(path)
-    finally:
-        for draft in drafts:
-            draft.unlink(missing_ok=True)
+def decoded(values: np.ndarray) -> np.ndarray:
+    """Bytes as text."""
+    return np.char.decode(values, "utf-8") if values.dtype.kind == "S" else values
 
 
 def _write_parquet(source: Source, changes: Changes, path: Path) -> None:
@@ -163,23 +205,45 @@ def _write_parquet(source: Source, changes: Changes, path: Path) -> None:
     import pyarrow.parquet as pq
 
     table = source.table if isinstance(source, Parquet) else pa.Table.from_pandas(source.frame, preserve_index=False)
-    for name, values in changes.columns().items():
-        column = pa.array(values, from_pandas=True)
-        place = table.column_names.index(name) if name in table.column_names else None
-        table = table.append_column(name, column) if place is None else table.set_column(place, name, column)
+    for name, values in changes.replaced.items():
+        place = table.column_names.index(name)
+        field = table.schema.field(place)
+        table = table.set_column(place, field, _cast(pa.array(values, from_pandas=True), field.type))
+    for name, values in changes.added.items():
+        table = table.append_column(name, pa.array(values, from_pandas=True))
     pq.write_table(table.filter(pa.array(changes.kept)), path)
+
+
+def _cast(values: Any, kind: Any) -> Any:
+    """An Arrow array as this type: a column of categories stays one."""
+    import pyarrow as pa
+
+    return values.dictionary_encode().cast(kind) if pa.types.is_dictionary(kind) else values.cast(kind)
 
 
 def _write_npz(source: Source, changes: Changes, path: Path) -> None:
     if isinstance(source, Npz):
         by_row, others = source.by_row(), source.arrays
     else:
-        by_row, others = {name: _plain(source.frame[name]) for name in source.frame}, {}
-    by_row |= {name: _plain(values) for name, values in changes.columns().items()}
-    write_arrays(path, others | {name: values[changes.kept] for name, values in by_row.items()})
+        by_row, others = {str(name): _for_npz(str(name), source.frame[name]) for name in source.frame}, {}
+    news = {name: _for_npz(name, values) for name, values in changes.columns().items()}
+    for name in changes.replaced:
+        if by_row[name].dtype.kind == "S":
+            news[name] = np.char.encode(news[name], "utf-8")
+    write_arrays(path, others | {name: values[changes.kept] for name, values in (by_row | news).items()})
 
 
-def _plain(values: Any) -> np.ndarray:
-    """An array that npz can hold without pickling: of numbers, dates or text."""
+def _for_npz(name: str, values: Any) -> np.ndarray:
+    """An array that npz can hold without pickling: of numbers, dates, text or vectors of numbers; a missing text is
+    empty.
+    """
+    import pandas as pd
+
     array = np.asarray(values)
-    return array.astype(str) if array.dtype.kind == "O" else array
+    if array.dtype.kind != "O":
+        return array
+    if any(isinstance(value, dict | set) for value in array):
+        raise ValueError(f"Column {name!r} has structures, which an npz file cannot hold: write Parquet.")
+    if any(isinstance(value, list | tuple | np.ndarray) for value in array):
+        return stacked(name, pd.Series(values))
+    return np.where(pd.isna(array), "", array).astype(str)

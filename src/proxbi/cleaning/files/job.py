@@ -8,8 +8,9 @@ from typing import Any, Literal, NamedTuple
 
 import numpy as np
 
-from proxbi.checkpoint import require_writable
-from proxbi.cleaning.files.formats import kind_of, require_readable, written_whole
+from proxbi.cleaning.files.formats import kind_of, require_room
+from proxbi.cleaning.files.places import STANDARD, Writer, is_stream, require_readable, require_writable, write_all
+from proxbi.cleaning.files.probabilities import ARRAYS, read_probabilities
 from proxbi.cleaning.files.tables import Roles, Rows, load, save
 from proxbi.cleaning.inputs.prepare import Inputs, prepare
 from proxbi.cleaning.result import Cleaned
@@ -43,6 +44,7 @@ def clean_file(
     roles: Roles,
     outputs: Outputs,
     *,
+    pred_probs: Path | None = None,
     weights: Literal["auto", "free"] = "auto",
     seed: int = 0,
     command: str | None = None,
@@ -50,13 +52,19 @@ def clean_file(
 ) -> Job:
     """Clean the labels of the file. Everything that can be wrong with the paths is looked at first, then the rows, and
     only then does the work start; the outputs are written at the end, all of them or none.
+
+    `Path("-")` is standard input or output, with rows as CSV. `pred_probs` is a file with the probabilities of a model
+    of yours, out of fold: a row for each row of `path`, a column for each class.
     """
     say = progress or (lambda stage, share: None)
     _require_packages()
-    check_paths(path, roles, outputs)
+    check_paths(path, roles, outputs, pred_probs)
     say("reading", 0.0)
     rows = load(path, roles)
-    inputs = prepare(**rows.arguments())
+    if outputs.rows is not None:
+        require_room(rows.source, outputs.rows)
+    chances = None if pred_probs is None else read_probabilities(pred_probs, len(rows.y), np.unique(rows.y))
+    inputs = prepare(**rows.arguments(), pred_probs=chances)
     cleaned = clean_inputs(inputs, weights=weights, seed=seed, progress=progress)
     job = Job(inputs, cleaned, summary(inputs, cleaned, seed, command))
     say("writing", 1.0)
@@ -64,36 +72,53 @@ def clean_file(
     return job
 
 
-def check_paths(path: Path, roles: Roles, outputs: Outputs) -> None:
+def check_paths(path: Path, roles: Roles, outputs: Outputs, pred_probs: Path | None = None) -> None:
     """Refuse inputs that cannot be read and outputs that cannot be written."""
-    inputs = [path] if roles.trusted_file is None else [path, roles.trusted_file]
+    inputs = [given for given in (path, roles.trusted_file, pred_probs) if given is not None]
     for given in inputs:
+        if given is not pred_probs or given.suffix.lower() not in ARRAYS:
+            kind_of(given)
         require_readable(given)
+    if roles.trusted_file is not None and roles.trusted_file.resolve() == path.resolve():
+        raise ValueError(
+            f"{path} cannot be its own file of trusted rows, which would judge themselves: mark those that are trusted "
+            "in a column."
+        )
     if outputs.rows is not None:
         kind_of(outputs.rows)
-    taken = {given.resolve() for given in inputs}
     for output in outputs.paths():
+        require_writable(output)
+    _require_places_of_their_own(inputs, outputs.paths())
+
+
+def _require_places_of_their_own(inputs: list[Path], outputs: list[Path]) -> None:
+    for used in (inputs, outputs):
+        if used.count(STANDARD) > 1:
+            raise ValueError(f"{STANDARD} is named twice: it can be one input and one output.")
+    taken = {given.resolve() for given in inputs if given != STANDARD}
+    for output in outputs:
         if output.resolve() in taken:
             raise ValueError(f"{output} is named twice: each output needs a file of its own, and none is the input.")
-        if output.is_dir():
-            raise ValueError(f"{output} is a folder, and a file is to be written there.")
-        taken.add(output.resolve())
-    for output in outputs.paths():
-        require_writable(output.parent)
+        if not is_stream(output):  # several may go to /dev/null
+            taken.add(output.resolve())
 
 
 def summary(inputs: Inputs, cleaned: Cleaned, seed: int, command: str | None) -> dict[str, Any]:
-    """What `--json` writes: only numbers, text, lists and dictionaries."""
+    """What `--json` writes: only numbers, text, lists and dictionaries; what is not known is null."""
+    from proxbi.cleaning.report import findings
     from proxbi.cleaning.report.publish import versions
 
     classes = [str(label) for label in inputs.classes.tolist()]
+    by_group = [{**row, "group": inputs.group_names[row["group"]]} for row in findings.groups_judged(cleaned)]
     found = {
+        "headline": findings.headline(cleaned),
+        "for_a_model": findings.for_a_model(cleaned),
         "rows": int(np.sum(~cleaned.trusted)),
         "trusted": int(np.sum(cleaned.trusted)),
         "flagged": int(np.sum(cleaned.issue)),
         "noise_rate": cleaned.noise_rate._asdict(),
         "noise_by_class": [{**row, "class": classes[row["class"]]} for row in cleaned.noise_by_class],
-        "noise_by_group": [{**row, "group": inputs.group_names[row["group"]]} for row in cleaned.noise_by_group],
+        "noise_by_group": by_group,
         "scores": cleaned.scores,
         "chosen": cleaned.chosen,
         "helped": cleaned.helped,
@@ -107,25 +132,23 @@ def summary(inputs: Inputs, cleaned: Cleaned, seed: int, command: str | None) ->
 
 
 def _write(rows: Rows, job: Job, outputs: Outputs, seed: int, command: str | None) -> None:
+    writers: list[tuple[Path, Writer]] = []
+    if outputs.rows is not None:
+        writers.append((outputs.rows, lambda to: save(rows, job.cleaned, job.inputs.classes, outputs.mode, to)))
+    if outputs.report is not None:
+        writers.append((outputs.report, lambda to: _report(to, rows, job, seed, command)))
+    if outputs.summary is not None:
+        text = json.dumps(job.summary, indent=2) + "\n"
+        writers.append((outputs.summary, lambda to: to.write_text(text, encoding="utf-8")))
+    write_all(writers)
+
+
+def _report(path: Path, rows: Rows, job: Job, seed: int, command: str | None) -> None:
     from proxbi.cleaning.report.publish import publish
 
-    with written_whole(outputs.paths()) as drafts:
-        draft = dict(zip(outputs.paths(), drafts, strict=True))
-        if outputs.rows is not None:
-            save(rows, job.cleaned, job.inputs.classes, outputs.mode, draft[outputs.rows])
-        if outputs.report is not None:
-            publish(
-                draft[outputs.report],
-                job.inputs,
-                job.cleaned,
-                X=rows.X,
-                ids=rows.ids,
-                title=f"The labels of {rows.source.path.name}",
-                command=command,
-                seed=seed,
-            )
-        if outputs.summary is not None:
-            draft[outputs.summary].write_text(json.dumps(job.summary, indent=2) + "\n", encoding="utf-8")
+    kind, ids = rows.called()
+    title = f"The labels of {Path(rows.source.name).name}"
+    publish(path, job.inputs, job.cleaned, X=rows.X, ids=ids, id_name=kind, title=title, command=command, seed=seed)
 
 
 def _plain(value: Any) -> Any:

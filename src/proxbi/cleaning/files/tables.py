@@ -8,9 +8,9 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import numpy as np
 from jaxtyping import Bool
 
-from proxbi.cleaning.files.csv_file import Csv
-from proxbi.cleaning.files.formats import Changes, Npz, Parquet, Source, read, write
-from proxbi.cleaning.inputs.prepare import Words
+from proxbi.cleaning.files.csv_file import MISSING, Csv
+from proxbi.cleaning.files.formats import Changes, Npz, Parquet, Source, decoded, read, write
+from proxbi.cleaning.inputs.checks import Where, Words, require_labels
 from proxbi.cleaning.result import Cleaned
 
 if TYPE_CHECKING:
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 ADDED = ("proxbi_weight", "proxbi_issue", "proxbi_quality", "proxbi_suggested_label", "proxbi_trusted")
 GIVEN = "proxbi_given_label"
-YES, NO = {"1", "1.0", "true", "t", "yes", "y"}, {"0", "0.0", "false", "f", "no", "n", ""}
+YES, NO = ("yes", "y", "true", "t", "1", "1.0"), ("no", "n", "false", "f", "0", "0.0", "")
 
 
 class Roles(NamedTuple):
@@ -52,6 +52,12 @@ class Rows:
         names = ("X", "y", "X_val", "y_val", "trusted", "groups", "words")
         return {name: getattr(self, name) for name in names}
 
+    def called(self) -> tuple[str, list[Any] | None]:
+        """What to call the rows: by their ids, by their lines in a spreadsheet, or (None) by their numbers."""
+        if self.ids is not None:
+            return "id", self.ids
+        return ("line", list(self.source.lines())) if isinstance(self.source, Csv) else ("row", None)
+
 
 def load(path: Path, roles: Roles) -> Rows:
     """Read the file and the one of trusted rows, and see that the columns are there."""
@@ -76,170 +82,178 @@ def save(rows: Rows, cleaned: Cleaned, classes: np.ndarray, mode: str, path: Pat
 
 
 def _from_table(source: Csv | Parquet, roles: Roles) -> Rows:
-    path, frame = source.path, source.frame
+    name, frame, where = source.name, source.frame, source.where
     if roles.label is None:
-        raise ValueError(f"--label must name the column of {path} that has the labels.")
+        raise ValueError(f"label must name the column of {name} that has the labels; it has {_columns(source)}.")
     wanted = [roles.label, roles.trusted_column, roles.group, roles.id, *roles.drop]
-    _check_columns(source, [name for name in wanted if name is not None])
+    _check_columns(source, [column for column in wanted if column is not None])
     if len(frame) == 0:
-        raise ValueError(f"{path} has no rows.")
-    _check_labels(path, roles.label, frame[roles.label])
+        raise ValueError(f"{name} has no rows.")
+    labels = f"Column {roles.label!r} of {name}"
+    y = require_labels(frame[roles.label].to_numpy(), labels, where)
+    _require_classes(labels, y)
     # A data frame's index, which Parquet files name and CSV files leave without a name, is a row number or an id.
     used = {*wanted, *(source.index if isinstance(source, Parquet) else [""])}
-    features = [name for name in frame.columns if name not in used]
+    features = [column for column in frame.columns if column not in used]
     if not features:
-        raise ValueError(f"{path} has no columns left to be features.")
-    ids = None if roles.id is None else _ids(path, roles.id, frame[roles.id])
+        raise ValueError(f"{name} has no columns left to be features.")
+    ids = None if roles.id is None else _ids(f"{roles.id!r} of {name}", frame[roles.id], where)
     apart = None if roles.trusted_file is None else _apart(source, roles, features, ids)
     mark = roles.trusted_column
     return Rows(
         source=source,
         label=roles.label,
         X=frame[features],
-        y=frame[roles.label].to_numpy(),
-        trusted=None if mark is None else _truth_values(path, mark, frame[mark]),
+        y=y,
+        trusted=None if mark is None else _truth_values(f"{mark!r} of {name}", frame[mark], where),
         groups=None if roles.group is None else frame[roles.group].to_numpy(dtype=object),
         ids=ids,
-        X_val=None if apart is None else apart[features],
-        y_val=None if apart is None else apart[roles.label].to_numpy(),
+        X_val=None if apart is None else apart.frame[features],
+        y_val=None if apart is None else apart.frame[roles.label].to_numpy(),
         words=Words(
-            rows=str(path),
-            labels=f"Column {roles.label!r} of {path}",
-            trusted=f"Column {mark!r} of {path}",
+            rows=name,
+            labels=labels,
+            trusted=f"Column {mark!r} of {name}",
             apart=f"Column {roles.label!r} of {roles.trusted_file}",
-            groups=f"Column {roles.group!r} of {path}",
+            groups=f"Column {roles.group!r} of {name}",
+            where=where,
+            where_apart=where if apart is None else apart.where,
         ),
     )
 
 
-def _apart(source: Csv | Parquet, roles: Roles, features: list[str], ids: list[Any] | None) -> "pd.DataFrame":
+def _apart(source: Csv | Parquet, roles: Roles, features: list[str], ids: list[Any] | None) -> Csv | Parquet:
     """The file of trusted rows, with the columns of the other."""
     assert roles.trusted_file is not None
     assert roles.label is not None
-    path = roles.trusted_file
-    gold = read(path, [name for name in (roles.label, roles.id) if name is not None])
+    gold = read(roles.trusted_file, [name for name in (roles.label, roles.id) if name is not None])
     if isinstance(gold, Npz):
-        raise ValueError(f"{path} must be a table, as {source.path} is.")
+        raise ValueError(f"{gold.name} must be a table, as {source.name} is.")
     _check_columns(gold, [roles.label, *features])
     if len(gold.frame) == 0:
-        raise ValueError(f"{path} has no rows.")
+        raise ValueError(f"{gold.name} has no rows.")
     if roles.id is not None and ids is not None and roles.id in gold.frame:
         both = set(map(str, ids)) & set(gold.frame[roles.id].astype(str))
         if both:
             raise ValueError(
-                f"{path} and {source.path} both have a row with the {roles.id} {min(both)!r}: a trusted row must not "
-                "be judged as well."
+                f"{gold.name} and {source.name} both have a row with the {roles.id} {min(both)!r}: a trusted row must "
+                "not be judged as well."
             )
-    labels = gold.frame[roles.label]
-    as_text = source.frame[roles.label].dtype.kind == "O" and labels.dtype.kind in "iu"
-    return gold.frame.assign(**{roles.label: labels.astype("str") if as_text else labels})
+    if source.frame[roles.label].dtype.kind == "O" and gold.frame[roles.label].dtype.kind in "iu":
+        gold.frame[roles.label] = gold.frame[roles.label].astype("str")
+    return gold
 
 
 def _from_arrays(source: Npz, roles: Roles) -> Rows:
-    path, arrays = source.path, source.arrays
+    name, arrays, where = source.name, source.arrays, source.where
     if roles.drop:
-        raise ValueError(f"--drop names columns, and {path} has none: leave them out of X.")
+        raise ValueError(f"drop names columns, and {name} has none: leave them out of X.")
     label = roles.label or "y"
     trusted = roles.trusted_column or ("trusted" if "trusted" in arrays else None)
     group = roles.group or ("groups" if "groups" in arrays else None)
-    _check_columns(source, [name for name in ("X", label, trusted, group, roles.id) if name is not None])
-    X = _numeric(path, "X", arrays["X"])
+    _check_columns(source, [each for each in ("X", label, trusted, group, roles.id) if each is not None])
+    X = _numeric(name, "X", arrays["X"])
     if len(X) == 0:
-        raise ValueError(f"{path} has no rows.")
+        raise ValueError(f"{name} has no rows.")
     by_row = source.by_row()
-    for name in (label, trusted, group, roles.id):
-        if name is not None and (name not in by_row or arrays[name].ndim != 1):
-            raise ValueError(f"{name} of {path} must have one value for each of the {len(X)} rows of X.")
-    _check_labels(path, label, arrays[label])
+    for each in (label, trusted, group, roles.id):
+        if each is not None and (each not in by_row or arrays[each].ndim != 1):
+            raise ValueError(f"{each} of {name} must have one value for each of the {len(X)} rows of X.")
+    y = require_labels(decoded(arrays[label]), f"{label} of {name}", where)
+    _require_classes(f"{label} of {name}", y)
     beside = _arrays_apart(source, roles, X)
     return Rows(
         source=source,
         label=label,
         X=X,
-        y=arrays[label],
-        trusted=None if trusted is None else _truth_values(path, trusted, arrays[trusted]),
-        groups=None if group is None else arrays[group],
-        ids=None if roles.id is None else _ids(path, roles.id, arrays[roles.id]),
+        y=y,
+        trusted=None if trusted is None else _truth_values(f"{trusted} of {name}", decoded(arrays[trusted]), where),
+        groups=None if group is None else decoded(arrays[group]),
+        ids=None if roles.id is None else _ids(f"{roles.id} of {name}", decoded(arrays[roles.id]), where),
         X_val=None if beside is None else beside[0],
         y_val=None if beside is None else beside[1],
         words=Words(
-            rows=str(path),
-            labels=f"{label} of {path}",
-            trusted=f"{trusted} of {path}",
-            apart=f"y_val of {path}" if roles.trusted_file is None else f"y of {roles.trusted_file}",
-            groups=f"{group} of {path}",
+            rows=name,
+            labels=f"{label} of {name}",
+            trusted=f"{trusted} of {name}",
+            apart=f"y_val of {name}" if roles.trusted_file is None else f"y of {roles.trusted_file}",
+            groups=f"{group} of {name}",
         ),
     )
 
 
 def _arrays_apart(source: Npz, roles: Roles, X: np.ndarray) -> tuple[np.ndarray, np.ndarray] | None:
     """X_val and y_val of the file, or X and y of the one of trusted rows."""
-    path, names, arrays = source.path, ("X_val", "y_val"), source.arrays
+    name, names, arrays = source.name, ("X_val", "y_val"), source.arrays
     if roles.trusted_file is not None:
         gold = read(roles.trusted_file)
         if not isinstance(gold, Npz):
-            raise ValueError(f"{roles.trusted_file} must be an npz file, as {path} is.")
-        path, names, arrays = gold.path, ("X", roles.label or "y"), gold.arrays
+            raise ValueError(f"{gold.name} must be an npz file, as {name} is.")
+        name, names, arrays = gold.name, ("X", roles.label or "y"), gold.arrays
     elif not set(names) & set(arrays):
         return None
-    lacking = [name for name in names if name not in arrays]
+    lacking = [each for each in names if each not in arrays]
     if lacking:
-        raise ValueError(f"{path} has no array {lacking[0]!r}.")
-    rows, labels = _numeric(path, names[0], arrays[names[0]]), arrays[names[1]]
+        raise ValueError(f"{name} has no array {lacking[0]!r}.")
+    rows, labels = _numeric(name, names[0], arrays[names[0]]), decoded(arrays[names[1]])
     if rows.shape[1:] != X.shape[1:] or labels.shape != (len(rows),):
-        raise ValueError(f"{names[0]} of {path} has shape {rows.shape}, {names[1]} {labels.shape}, X {X.shape}.")
+        raise ValueError(f"{names[0]} of {name} has shape {rows.shape}, {names[1]} {labels.shape}, X {X.shape}.")
     return rows, labels
 
 
-def _numeric(path: Path, name: str, values: np.ndarray) -> np.ndarray:
+def _numeric(source: str, name: str, values: np.ndarray) -> np.ndarray:
     if values.dtype.kind not in "biuf" or values.ndim < 2:
-        raise ValueError(f"{name} of {path} must be rows of numbers, got {values.dtype} of shape {values.shape}.")
+        raise ValueError(f"{name} of {source} must be rows of numbers, got {values.dtype} of shape {values.shape}.")
     return values
+
+
+def _columns(source: Source) -> str:
+    return ", ".join(map(repr, source.names[:8])) + (" and others" if len(source.names) > 8 else "")
 
 
 def _check_columns(source: Source, wanted: Sequence[str]) -> None:
     lacking = [name for name in wanted if name not in source.names]
     if lacking:
-        there = ", ".join(map(repr, source.names[:8])) + (" and others" if len(source.names) > 8 else "")
         what = "array" if isinstance(source, Npz) else "column"
-        raise ValueError(f"{source.path} has no {what} {lacking[0]!r}; it has {there}.")
+        raise ValueError(f"{source.name} has no {what} {lacking[0]!r}; it has {_columns(source)}.")
     earlier = [name for name in (*ADDED, GIVEN) if name in source.names]
     if earlier:
         raise ValueError(
-            f"{source.path} has the column {earlier[0]!r} of an earlier run: take the file it was made from."
+            f"{source.name} has the column {earlier[0]!r} of an earlier run: take the file it was made from."
         )
 
 
-def _check_labels(path: Path, name: str, labels: Any) -> None:
-    """Labels that are hardly ever the same are no classes."""
+def _require_classes(name: str, labels: np.ndarray) -> None:
+    """Refuse labels that are hardly ever the same."""
     import pandas as pd
 
     different = pd.Series(labels).nunique()
     if different > max(2, len(labels) // 2):
         raise ValueError(
-            f"{name!r} of {path} has {different:,} different values in {len(labels):,} rows: these are no classes."
+            f"{name} has {different:,} different values in {len(labels):,} rows: this looks like an identifier or a "
+            "numeric target, not class labels."
         )
 
 
-def _ids(path: Path, name: str, values: Any) -> list[Any]:
+def _ids(name: str, values: Any, where: Where) -> list[Any]:
     import pandas as pd
 
     column = pd.Series(values)
     twice = np.flatnonzero(column.duplicated())
     if twice.size:
-        raise ValueError(f"{name!r} of {path} has the id {column.iloc[twice[0]]!s} twice, again in row {twice[0]}.")
+        raise ValueError(f"{name} has the id {column.iloc[twice[0]]!s} twice, again in {where(twice[0])}.")
     return column.tolist()
 
 
-def _truth_values(path: Path, name: str, values: Any) -> Bool[np.ndarray, " rows"]:
+def _truth_values(name: str, values: Any, where: Where) -> Bool[np.ndarray, " rows"]:
     """From truth values, 0 and 1, or words; missing is no."""
     import pandas as pd
 
-    words = pd.Series(values).astype(object).fillna("").astype(str).str.strip().str.lower()
+    column = pd.Series(values).astype(object)
+    words = column.where(~column.isin(MISSING)).fillna("").astype(str).str.strip().str.lower()
     mask = words.isin(YES).to_numpy()
     unclear = np.flatnonzero(~mask & ~words.isin(NO).to_numpy())
     if unclear.size:
-        raise ValueError(
-            f"{name!r} of {path} must be yes or no, and is {words.iloc[unclear[0]]!r} in row {unclear[0]}."
-        )
+        accepted = f"{', '.join(YES)} for trusted rows; {', '.join(filter(None, NO))} or nothing for others"
+        raise ValueError(f"{name} must be one of {accepted}, and is {words.iloc[unclear[0]]!r} in {where(unclear[0])}.")
     return mask

@@ -10,7 +10,8 @@
 - A missing number becomes the median, and a column of its own says that it was missing.
 - A category becomes one column of zeros and ones for each of its most frequent values: two rows of different
   categories are 2 apart as well. Missing is a value too, and so are all rare values together.
-- Dates count as seconds, truth values as 0 and 1; a column of vectors (an embedding) as its coordinates.
+- Dates (as such, or text in the form 2024-05-31) count as seconds, truth values as 0 and 1; a column of vectors (an
+  embedding) as its coordinates.
 """
 
 from collections.abc import Sequence
@@ -19,6 +20,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import numpy as np
 from jaxtyping import Float, Int
 
+from proxbi.cleaning.inputs.checks import Where, by_index
 from proxbi.cleaning.inputs.columns import Column, columns_of, numbers, texts
 
 if TYPE_CHECKING:
@@ -63,8 +65,8 @@ class _Number(NamedTuple):
     def width(self) -> int:
         return (self.scale > 0) + self.flagged
 
-    def write(self, column: Column, out: Float[np.ndarray, "rows width"]) -> None:
-        values = numbers(column)
+    def write(self, column: Column, out: Float[np.ndarray, "rows width"], where: Where) -> None:
+        values = numbers(column, where)
         missing = np.isnan(values)
         if self.scale > 0:
             z = (np.where(missing, self.fill, values) - self.centre) / self.scale
@@ -83,7 +85,7 @@ class _Category(NamedTuple):
     def width(self) -> int:
         return len(self.levels) + self.other + self.missing
 
-    def write(self, column: Column, out: Float[np.ndarray, "rows width"]) -> None:
+    def write(self, column: Column, out: Float[np.ndarray, "rows width"], where: Where) -> None:
         import pandas as pd
 
         text, missing = texts(column)
@@ -110,7 +112,8 @@ class Encoder:
     After `fit`, `warnings` has a sentence for each thing a user should know: columns left out, values lumped together.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, where: Where = by_index) -> None:
+        self._where = where
         self.warnings: list[str] = []
         self._plans: list[_Number | _Category] = []
 
@@ -118,16 +121,18 @@ class Encoder:
         """Learn the scales and categories from the rows, each counted `weight` times. Infinite numbers are refused, by
         column and row.
         """
-        columns = list(columns_of(table))
+        columns = list(columns_of(table, self._where))
         self.warnings = []
         plans: dict[int, _Number | _Category] = {}
         for block in dict.fromkeys(column.block for column in columns if column.block is not None):
-            facts = {i: _facts(column, weight) for i, column in enumerate(columns) if column.block == block}
+            facts = {
+                i: _facts(column, weight, self._where) for i, column in enumerate(columns) if column.block == block
+            }
             if _is_picture(table) or block or _share_a_scale(list(facts.values())):
                 plans |= _alike(facts)
             else:
                 plans |= {i: _single(each) for i, each in facts.items()}
-                self._warn_of_constants([columns[i].name for i in facts if plans[i].width == 0])
+                self._warn_of_constants([columns[i] for i in facts if plans[i].width == 0])
         plans |= {i: self._category(column, weight) for i, column in enumerate(columns) if column.block is None}
         self._plans = [plans[i] for i in range(len(columns))]
         if self.width == 0:
@@ -139,16 +144,25 @@ class Encoder:
         """Columns of the matrix that `transform` makes."""
         return sum(plan.width for plan in self._plans)
 
-    def transform(self, table: "np.ndarray | pd.DataFrame") -> Float[np.ndarray, "rows width"]:
-        """The matrix, in float32."""
+    def transform(
+        self, table: "np.ndarray | pd.DataFrame", where: Where | None = None
+    ) -> Float[np.ndarray, "rows width"]:
+        """The matrix, in float32; `where` names the rows in messages (as in `fit`, unless given)."""
+        where = where or self._where
         out = np.empty((len(table), self.width), np.float32)
         start = 0
-        for plan, column in zip(self._plans, columns_of(table), strict=True):
-            plan.write(column, out[:, start : start + plan.width])
+        for plan, column in zip(self._plans, columns_of(table, where), strict=True):
+            plan.write(column, out[:, start : start + plan.width], where)
             start += plan.width
         return out
 
-    def _warn_of_constants(self, names: Sequence[str]) -> None:
+    def _warn_of_constants(self, columns: Sequence[Column]) -> None:
+        self.warnings += [
+            f"Column {column.name!r} is not used: its numbers are alike in their first 16 digits, as ids are."
+            for column in columns
+            if _differs_beyond_digits(column)
+        ]
+        names = [column.name for column in columns if not _differs_beyond_digits(column)]
         if names:
             shown = ", ".join(map(repr, names[:3])) + (" and others" if len(names) > 3 else "")
             which = f"Column {shown} is" if len(names) == 1 else f"{len(names)} columns ({shown}) are"
@@ -163,7 +177,7 @@ class Encoder:
         counts = pd.Series(counted[seen]).groupby(text[seen]).sum()
         gaps = bool(missing[counted > 0].any())
         if len(counts) < 2 and not gaps:
-            self._warn_of_constants([column.name])
+            self._warn_of_constants([column])
             return _Category()
         repeated = counts[counts > 1]  # a value seen once says nothing about other rows
         if len(repeated) == 0:
@@ -186,8 +200,15 @@ class Encoder:
         )
 
 
-def _facts(column: Column, weight: Weight) -> _Facts:
-    values = numbers(column)
+def _differs_beyond_digits(column: Column) -> bool:
+    """Whether whole numbers too large for float64 only look constant."""
+    import pandas as pd
+
+    return getattr(column.values, "dtype", np.dtype(float)).kind == "O" and len(pd.unique(column.values)) > 1
+
+
+def _facts(column: Column, weight: Weight, where: Where) -> _Facts:
+    values = numbers(column, where)
     missing = np.isnan(values)
     counted = np.ones(len(values), bool) if weight is None else weight > 0
     known = values if counted.all() and not missing.any() else values[~missing & counted]

@@ -1,23 +1,28 @@
-"""What people give the cleaner -> what the method takes, with every check of it: one sentence names what is wrong."""
+"""What people give the cleaner -> what the method takes."""
 
-from collections.abc import Hashable, Sequence
+from collections.abc import Hashable
 from dataclasses import dataclass
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 from jaxtyping import Bool, Float, Int
 
+from proxbi.cleaning.inputs import process
+from proxbi.cleaning.inputs.checks import Words as Words
+from proxbi.cleaning.inputs.checks import (
+    checked_probabilities,
+    checked_weights,
+    class_indices,
+    group_indices,
+    plain,
+    some,
+    trusted_mask,
+)
+from proxbi.cleaning.inputs.checks import require_labels as require_labels
 from proxbi.cleaning.inputs.features import Encoder
 
-
-class Words(NamedTuple):
-    """How the messages call the inputs."""
-
-    rows: str = "X"
-    labels: str = "y"
-    trusted: str = "trusted"
-    apart: str = "y_val"
-    groups: str = "groups"
+COPIES = 1.5
+"""Rows of X that equal a row of X_val, for each of these: more of them, and rows are alike by chance, not copied."""
 
 
 @dataclass(frozen=True)
@@ -37,6 +42,8 @@ class Inputs:
     """How many of the rows are those of X."""
     encoder: Encoder
     warnings: list[str]
+    pred_probs: Float[np.ndarray, "all_rows classes"] | None = None
+    """Probabilities of the user's own model; NaN for the rows of X_val."""
 
 
 def prepare(
@@ -48,77 +55,51 @@ def prepare(
     trusted: Any = None,
     groups: Any = None,
     sample_weight: Any = None,
+    pred_probs: Any = None,
     words: Words | None = None,
 ) -> Inputs:
     """Encode and check. `X` and `X_val` are data frames or numeric arrays with the same columns; `trusted` marks rows
-    of X (truth values, or places), `X_val, y_val` are trusted rows beside X.
+    of X (truth values, or indices), `X_val, y_val` are trusted rows beside X, `pred_probs` are probabilities for the
+    rows of X, out of fold.
     """
+    process.require_a_working_jax()
     words = words or Words()
     classes, labels = class_indices(y, words)
-    mask = None if trusted is None else trusted_mask(trusted, len(labels), words)
-    if y_val is not None:
-        extra = _places(classes, y_val, words)
-        labels = np.concatenate([labels, extra])
-        mask = np.concatenate([np.zeros(len(y), bool) if mask is None else mask, np.ones(len(extra), bool)])
-    if mask is not None:
-        _check_trusted(mask, labels, classes, words)
-    group_names, group_of = ([], None) if groups is None else _groups(groups, len(y), len(labels), words)
-    weight = None if sample_weight is None else _weights(sample_weight, len(y), labels)
-    encoder = Encoder().fit(X, None if weight is None else weight[: len(y)])
+    beside = np.array([], np.int64) if y_val is None else _places(classes, y_val, words)
+    rows, more = len(labels), len(beside)
+    mask = None if trusted is None else _lengthened(trusted_mask(trusted, rows, words), more, True)
+    if mask is None and y_val is not None:
+        mask = np.arange(rows + more) >= rows
+    names, group_of = ([], None) if groups is None else group_indices(groups, rows, words)
+    weight = None if sample_weight is None else checked_weights(sample_weight, labels)
+    chances = None if pred_probs is None else checked_probabilities(pred_probs, rows, classes)
+    encoder = Encoder(words.where).fit(X, weight)
+    features, said = _encoded(encoder, X, X_val, words)
+    labels = np.append(labels, beside)
+    return Inputs(
+        features=features,
+        labels=labels,
+        classes=classes,
+        trusted=mask,
+        groups=_lengthened(group_of, more, len(names)),
+        group_names=[*names, "(trusted rows given apart)"] if names and more else names,
+        weight=_lengthened(weight, more, 1.0),
+        rows=rows,
+        encoder=encoder,
+        warnings=[*said, *([] if mask is None else _classes_without_trust(labels[mask], classes))],
+        pred_probs=_lengthened(chances, more, np.nan),
+    )
+
+
+def _encoded(
+    encoder: Encoder, X: Any, X_val: Any, words: Words
+) -> tuple[Float[np.ndarray, "all_rows width"], list[str]]:
+    """The features of all rows, and what is to be said of them."""
     features = encoder.transform(X)
-    found = list(encoder.warnings)
-    if X_val is not None:
-        beside = encoder.transform(X_val)
-        if looks_untransformed(features, beside):
-            found.append(
-                "X_val lies far from X, as when a pipeline transforms X but not X_val: use "
-                'Pipeline(..., transform_input=["X_val"]) with metadata routing, or mark trusted rows of X by trusted=.'
-            )
-        features = np.concatenate([features, beside])
-    return Inputs(features, labels, classes, mask, group_of, group_names, weight, len(y), encoder, found)
-
-
-def require_labels(y: Any, name: str) -> np.ndarray:
-    """The labels as an array, or an error that says where there is none."""
-    values = np.asarray(y)
-    missing = _missing(values)
-    if missing.size:
-        raise ValueError(f"{name} has no label in row {missing[0]} (the first is 0).")
-    return values
-
-
-def class_indices(y: Any, words: Words) -> tuple[np.ndarray, Int[np.ndarray, " rows"]]:
-    """The classes in order, and for each row which it is."""
-    values = require_labels(y, words.labels)
-    try:
-        classes, labels = np.unique(values, return_inverse=True)
-    except TypeError as error:
-        raise ValueError(f"{words.labels} mixes kinds of labels: {error}.") from error
-    if len(classes) < 2:
-        raise ValueError(f"{words.labels} has one class only, {_plain(classes[0])!r}; cleaning needs at least two.")
-    return classes, labels.astype(np.int64)
-
-
-def trusted_mask(trusted: Any, rows: int, words: Words) -> Bool[np.ndarray, " rows"]:
-    """A mask from truth values for all rows, or from the places of the trusted ones."""
-    given = np.asarray(trusted)
-    is_mask = given.shape == (rows,) and (given.dtype == bool or set(np.unique(given)) <= {0, 1})
-    if is_mask:
-        mask = given.astype(bool)
-    elif given.ndim == 1 and given.dtype.kind in "iu":
-        if given.size and (given.min() < 0 or given.max() >= rows):
-            raise ValueError(f"{words.trusted} has a place outside of 0..{rows - 1}.")
-        mask = np.isin(np.arange(rows), given)
-    else:
-        raise ValueError(
-            f"{words.trusted} must be a truth value for each of the {rows} rows, or places of rows, got an array of "
-            f"{given.dtype} of shape {given.shape}."
-        )
-    if not mask.any():
-        raise ValueError(f"{words.trusted} marks no row.")
-    if mask.all():
-        raise ValueError(f"{words.trusted} marks all rows: there is nothing to clean.")
-    return mask
+    if X_val is None:
+        return features, list(encoder.warnings)
+    apart = encoder.transform(X_val, words.where_apart)
+    return np.concatenate([features, apart]), [*encoder.warnings, *_warnings_apart(features, apart, words)]
 
 
 def looks_untransformed(features: Float[np.ndarray, "rows width"], beside: Float[np.ndarray, "others width"]) -> bool:
@@ -133,67 +114,57 @@ def looks_untransformed(features: Float[np.ndarray, "rows width"], beside: Float
     return bool(far or in_one_spot)
 
 
+def _warnings_apart(
+    features: Float[np.ndarray, "rows width"], apart: Float[np.ndarray, "others width"], words: Words
+) -> list[str]:
+    """What looks wrong with trusted rows given apart."""
+    found = []
+    if looks_untransformed(features, apart):
+        found.append(
+            "X_val lies far from X, as when a pipeline transforms X but not X_val: use "
+            'Pipeline(..., transform_input=["X_val"]) with metadata routing, or mark trusted rows of X by trusted=.'
+            if words.rows == Words().rows
+            else f"The trusted rows given apart lie far from those of {words.rows}: see that the columns are the same, "
+            "in the same units."
+        )
+    if copies := _copies(features, apart):
+        found.append(
+            f"{copies:,} of the {len(apart):,} trusted rows given apart are among the rows to be judged as well, where "
+            "they vouch for themselves: mark trusted rows in place instead, or leave them out of the rows to be judged."
+        )
+    return found
+
+
+def _copies(features: Float[np.ndarray, "rows width"], apart: Float[np.ndarray, "others width"]) -> int:
+    """How many rows apart are copies of rows, not just alike: few columns of few values make many rows alike."""
+    keys = {row.tobytes() for row in apart}
+    equal = [key for row in features if (key := row.tobytes()) in keys]
+    return len(set(equal)) if len(equal) <= COPIES * len(set(equal)) else 0
+
+
+def _classes_without_trust(trusted: Int[np.ndarray, " trusted"], classes: np.ndarray) -> list[str]:
+    lacking = np.setdiff1d(np.arange(len(classes)), trusted)
+    if not lacking.size:
+        return []
+    names = [plain(classes[index]) for index in lacking]
+    which = f"the class {names[0]!r}" if len(names) == 1 else f"{len(names)} classes ({some(names)})"
+    return [f"No trusted row has {which}: labels of this kind are judged by untrusted rows alone."]
+
+
 def _places(classes: np.ndarray, y_val: Any, words: Words) -> Int[np.ndarray, " rows"]:
-    values = require_labels(y_val, words.apart)
+    values = require_labels(y_val, words.apart, words.where_apart)
     place: dict[Hashable, int] = {label: index for index, label in enumerate(classes.tolist())}
-    unknown = [label for label in values.tolist() if label not in place]
+    unknown = [row for row, label in enumerate(values.tolist()) if label not in place]
     if unknown:
-        raise ValueError(f"{words.apart} has the label {unknown[0]!r}, which {words.labels} does not have.")
+        raise ValueError(
+            f"{words.apart} has the label {plain(values[unknown[0]])!r} in {words.where_apart(unknown[0])}, and "
+            f"{words.labels} does not have it."
+        )
     return np.array([place[label] for label in values.tolist()], np.int64)
 
 
-def _check_trusted(
-    mask: Bool[np.ndarray, " rows"], labels: Int[np.ndarray, " rows"], classes: np.ndarray, words: Words
-) -> None:
-    lacking = np.setdiff1d(np.arange(len(classes)), labels[mask])
-    if lacking.size:
-        names = [_plain(classes[index]) for index in lacking]
-        which = f"the class {names[0]!r}" if len(names) == 1 else f"{len(names)} classes, {_some(names)}"
-        raise ValueError(f"The trusted rows have none of {which}: they need at least one row of each class.")
-
-
-def _groups(groups: Any, rows: int, all_rows: int, words: Words) -> tuple[list[str], Int[np.ndarray, " all_rows"]]:
-    """The names of the groups and for each row which it is; rows of X_val are a group of their own."""
-    values = np.asarray(groups)
-    if values.shape != (rows,):
-        raise ValueError(f"{words.groups} must have one value for each of the {rows} rows, got shape {values.shape}.")
-    texts = values.astype(object)
-    texts[_missing(values)] = "(missing)"
-    names, group_of = np.unique([str(_plain(text)) for text in texts], return_inverse=True)
-    apart = all_rows - rows
-    named = [str(name) for name in names] + (["(trusted rows given apart)"] if apart else [])
-    return named, np.concatenate([group_of, np.full(apart, len(names))])
-
-
-def _weights(sample_weight: Any, rows: int, labels: Int[np.ndarray, " all_rows"]) -> Float[np.ndarray, " all_rows"]:
-    """The weights of all rows; those of X_val count 1."""
-    weight = np.asarray(sample_weight, np.float64)
-    if weight.shape != (rows,):
-        raise ValueError(f"sample_weight must have a value for each of the {rows} rows, got shape {weight.shape}.")
-    if not np.all(np.isfinite(weight)) or np.any(weight < 0):
-        raise ValueError("sample_weight must be finite and not negative.")
-    if not np.any(weight):
-        raise ValueError("sample_weight is zero for all rows: at least one weight must not be zero.")
-    weight = np.concatenate([weight, np.ones(len(labels) - rows)])
-    if len(np.unique(labels[weight > 0])) < 2:
-        raise ValueError("y has one class only among the rows whose sample_weight is not zero.")
-    return weight
-
-
-def _missing(values: np.ndarray) -> Int[np.ndarray, " missing"]:
-    """The places of None, NaN and infinity."""
-    if values.dtype.kind in "fc":
-        return np.flatnonzero(~np.isfinite(values))
-    if values.dtype.kind != "O":
-        return np.array([], np.int64)
-    import pandas as pd
-
-    return np.flatnonzero(pd.isna(values))
-
-
-def _plain(value: Any) -> Any:
-    return value.item() if isinstance(value, np.generic) else value
-
-
-def _some(names: Sequence[object]) -> str:
-    return ", ".join(repr(name) for name in names[:3]) + (", ..." if len(names) > 3 else "")
+def _lengthened(values: np.ndarray | None, more: int, fill: float) -> np.ndarray | None:
+    """The values of the rows of X, and `fill` for those of X_val."""
+    if values is None or not more:
+        return values
+    return np.concatenate([values, np.full((more, *values.shape[1:]), fill)])

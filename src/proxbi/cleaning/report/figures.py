@@ -6,9 +6,9 @@ from typing import Any
 import numpy as np
 from jaxtyping import Bool, Int
 
+from proxbi.cleaning.report.markup import Svg, number, percent, short
+from proxbi.cleaning.report.svg import Curve, Mark, histogram, intervals, lines
 from proxbi.cleaning.result import Cleaned
-from proxbi.report.markup import Svg, number, percent, short
-from proxbi.report.svg import Curve, Mark, histogram, intervals, lines
 
 MATRIX = 20  # classes whose matrix still fits on a page
 PAIRS = 25  # cells that are listed in its place
@@ -49,7 +49,7 @@ def rates(noise: list[Row], key: str, names: Sequence[str]) -> Row | None:
         return None
     shown = sorted(noise, key=lambda row: -row["estimate"])[:BARS] if len(noise) > BARS else noise
     marks = [_rate(row, names[row[key]]) for row in shown]
-    note = "In brackets: untrusted rows."
+    note = "In brackets: the number of untrusted rows."
     if len(noise) > BARS:
         note += f" The {BARS} of {len(noise)} with the highest rate are shown."
     return {"chart": intervals(marks, "share of wrong labels, with 95 % interval", percent, bars=True), "note": note}

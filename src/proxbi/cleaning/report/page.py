@@ -8,10 +8,10 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from jaxtyping import Int
 
-from proxbi.cleaning.report import figures
+from proxbi.cleaning.report import figures, findings
+from proxbi.cleaning.report.markup import number, percent
 from proxbi.cleaning.report.review import COLUMNS, Rows, borderline, suspects, table
 from proxbi.cleaning.result import Cleaned
-from proxbi.report.markup import number, percent
 from proxbi.report.page import render
 
 if TYPE_CHECKING:
@@ -38,6 +38,7 @@ def write_report(
     labels: Sequence[str],
     given: Int[np.ndarray, " rows"],
     ids: Sequence[Any] | None = None,
+    id_name: str = "id",
     groups: Sequence[str] | None = None,
     group_of: Int[np.ndarray, " rows"] | None = None,
     images: np.ndarray | None = None,
@@ -50,11 +51,11 @@ def write_report(
     """Write the report of `cleaned` to `path`: one HTML file of at most 2 MB that asks nothing of the network.
 
     - `labels`: the names of the classes; `given`: the class index of each row's label as it came.
-    - `ids`: what to call the rows (their number unless given).
+    - `ids`: what to call the rows (their number, from 0, unless given); `id_name`: what these are.
     - `groups` and `group_of`: names, and each row's index into them.
     - `images`: [n, height, width] or [n, height, width, 3], shown beside the suspects.
     - `frame`: columns to show beside the suspects (the first 8).
-    - `title`, `command`, `seed`, `versions`: for the head of the page.
+    - `title`: the head of the page; `command`, `seed`, `versions`: for its end.
 
     At most 500 suspects and 40 borderline rows are shown; fewer suspects if the page would grow beyond 2 MB.
     The same arguments give the same bytes.
@@ -74,8 +75,8 @@ def write_report(
     True
     """
     names = [str(label) for label in labels]
-    rows = Rows(cleaned, names, given, None if ids is None else list(ids), groups, group_of, images, frame)
-    head = {"title": title, "facts": _facts(cleaned, seed, versions or {}, command)}
+    rows = Rows(cleaned, names, given, None if ids is None else list(ids), groups, group_of, images, frame, id_name)
+    head = {"title": title, "facts": _facts(cleaned), "run": _run(seed, versions or {}, command)}
     body = head | _judged(cleaned) | _drawn(rows)
     most = SUSPECTS
     while len(page := _page(rows, body, most)) > LARGEST_PAGE and most > 1:
@@ -90,7 +91,7 @@ def _page(rows: Rows, body: dict[str, Any], most: int) -> bytes:
         "suspects": table(rows, "suspects", suspects(cleaned, most), flag=False),
         "borderline": table(rows, "borderline", borderline(cleaned, min(most, BORDERLINE)), flag=True),
     }
-    return render("cleaning.html", **body, **review).encode()
+    return render("cleaning.html", "cleaning/report", **body, **review).encode()
 
 
 def _suspects_note(rows: Rows, most: int) -> str:
@@ -102,32 +103,39 @@ def _suspects_note(rows: Rows, most: int) -> str:
     return f"{note} The first {COLUMNS} of {columns} columns are shown." if columns > COLUMNS else note
 
 
-def _facts(cleaned: Cleaned, seed: int, versions: dict[str, str], command: str | None) -> list[tuple[str, str]]:
+def _facts(cleaned: Cleaned) -> list[tuple[str, str]]:
+    """The numbers that a reader looks for first."""
     untrusted, flagged = int(np.sum(~cleaned.trusted)), int(np.sum(cleaned.issue))
     facts = [
-        ("rows", f"{len(cleaned.trusted):,}"),
-        ("trusted rows", f"{np.sum(cleaned.trusted):,}"),
-        ("flagged", f"{flagged:,} ({percent(flagged / max(1, untrusted))} of those not trusted)"),
+        ("rows", f"{len(cleaned.trusted):,}, of which {np.sum(cleaned.trusted):,} trusted"),
+        ("probably wrong", f"{flagged:,} ({percent(flagged / max(1, untrusted))} of those not trusted)"),
+        ("share of wrong labels, estimated", findings.share_wrong(cleaned.noise_rate)),
+    ]
+    if (measured := findings.accuracies(cleaned)) is not None:
+        facts += [("held-out accuracy, labels as given", measured[0]), ("held-out accuracy, as cleaned", measured[1])]
+    return facts
+
+
+def _run(seed: int, versions: dict[str, str], command: str | None) -> list[tuple[str, str]]:
+    """How to get the same page again."""
+    run = [
+        ("command", command or ""),
         ("seed", str(seed)),
         ("versions", ", ".join(f"{name} {version}" for name, version in versions.items())),
-        ("command", command or ""),
     ]
-    return [(name, value) for name, value in facts if value]
+    return [(name, value) for name, value in run if value]
 
 
 def _judged(cleaned: Cleaned) -> dict[str, Any]:
     """What is said in words and numbers."""
-    rate = cleaned.noise_rate
     settings = cleaned.settings.items()
     return {
-        "helped": cleaned.helped,
-        "verdict": _verdict(cleaned),
-        "judge": _judge(cleaned),
+        "headline": findings.headline(cleaned),
+        "for_a_model": findings.for_a_model(cleaned),
+        "judge": findings.judge(cleaned),
         "scores": [row | {"meaning": MEANING.get(row["name"], "")} for row in cleaned.scores],
         "chosen": cleaned.chosen,
         "percent": percent,
-        "noise": f"An estimated {percent(rate.estimate)} of the untrusted labels are wrong "
-        f"(95 % interval {percent(rate.low)} to {percent(rate.high)}).",
         "gap": figures.gap(cleaned.history),
         "settings": [(name, value if isinstance(value, str) else number(value)) for name, value in settings],
         "warnings": cleaned.warnings,
@@ -141,30 +149,9 @@ def _drawn(rows: Rows) -> dict[str, Any]:
         "histograms": figures.histograms(cleaned),
         **figures.confusion(cleaned, rows.given, rows.labels),
         "by_class": figures.rates(cleaned.noise_by_class, "class", rows.labels),
-        "by_group": None if rows.groups is None else figures.rates(cleaned.noise_by_group, "group", rows.groups),
+        "by_group": None
+        if rows.groups is None
+        else figures.rates(findings.groups_judged(cleaned), "group", rows.groups),
         "convergence": figures.convergence(cleaned.history),
         "removal": figures.removal(cleaned.removal, int(np.sum(cleaned.issue))),
     }
-
-
-def _judge(cleaned: Cleaned) -> str:
-    return (
-        "held-out trusted rows" if cleaned.trusted.any() else "held-out rows (by the labels given: no row is trusted)"
-    )
-
-
-def _verdict(cleaned: Cleaned) -> str:
-    by_name = {row["name"]: row for row in cleaned.scores}
-    noisy, chosen = by_name.get("noisy"), by_name.get(cleaned.chosen)
-    if noisy is None or chosen is None:
-        return "Whether cleaning helped was not measured."
-    opening = "Cleaning helped" if cleaned.helped else "Cleaning did not help"
-    as_given, where = "training on all rows with the labels given", f"on {_judge(cleaned)}"
-    if chosen is noisy:
-        return f"{opening}: nothing that was tried is better {where} than {as_given} ({_measured(noisy)})."
-    return f"{opening}: {where} “{cleaned.chosen}” has {_measured(chosen)}; {as_given} has {_measured(noisy)}."
-
-
-def _measured(row: dict[str, Any]) -> str:
-    accuracy = f"accuracy {percent(row['accuracy'])} ± {percent(row['accuracy_se'])}"
-    return f"{accuracy} and loss {row['loss']:.3f} ± {row['loss_se']:.3f}"

@@ -15,6 +15,8 @@ if TYPE_CHECKING:
     import pandas as pd
 
 REPORTED = ("proxbi", "jax", "numpy", "scikit-learn", "pandas")
+CHANNELS = (1, 3, 4)
+"""Of pictures: grey, colour, colour and opacity."""
 
 
 def publish(
@@ -24,11 +26,16 @@ def publish(
     *,
     X: Any = None,
     ids: Sequence[Any] | None = None,
+    id_name: str = "id",
     title: str,
     command: str | None = None,
     seed: int,
 ) -> None:
-    """Write the report to `path`; the columns of `X`, or the images, are shown beside the suspects."""
+    """Write the report to `path`; the columns of `X`, or the images, are shown beside the suspects. `ids` are what the
+    rows are called, and `id_name` is what these are.
+    """
+    if X is not None and len(X) != inputs.rows:
+        raise ValueError(f"X must have the {inputs.rows} rows that were cleaned, got {len(X)}.")
     apart = len(inputs.labels) - inputs.rows
     named = ids if ids is None else [*ids, *(f"trusted row {place}" for place in range(apart))]
     write_report(
@@ -37,6 +44,7 @@ def publish(
         labels=[str(label) for label in inputs.classes.tolist()],
         given=inputs.labels,
         ids=named,
+        id_name=id_name,
         groups=inputs.group_names or None,
         group_of=inputs.groups,
         images=_images(X, apart),
@@ -58,9 +66,17 @@ def versions() -> dict[str, str]:
 
 
 def _images(X: Any, apart: int) -> np.ndarray | None:
-    if not isinstance(X, np.ndarray) or X.ndim not in (3, 4) or X.shape[3:] not in ((), (1,), (3,)):
+    """Grey or colour pictures [n, height, width] or [n, height, width, 3], also from [n, channels, height, width] and
+    with a channel for opacity, which is not shown.
+    """
+    if not isinstance(X, np.ndarray) or X.ndim not in (3, 4):
         return None
-    pictures = X[..., 0] if X.shape[3:] == (1,) else X
+    channels_first = X.ndim == 4 and X.shape[3] not in CHANNELS and X.shape[1] in CHANNELS
+    pictures = np.moveaxis(X, 1, 3) if channels_first else X
+    if pictures.ndim == 4:
+        if pictures.shape[3] not in CHANNELS:
+            return None
+        pictures = pictures[..., 0] if pictures.shape[3] == 1 else pictures[..., :3]
     return np.concatenate([pictures, np.zeros((apart, *pictures.shape[1:]), pictures.dtype)]) if apart else pictures
 
 

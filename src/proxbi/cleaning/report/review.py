@@ -8,9 +8,9 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import numpy as np
 from jaxtyping import Int
 
+from proxbi.cleaning.report.markup import short
+from proxbi.cleaning.report.png import thumbnails
 from proxbi.cleaning.result import Cleaned
-from proxbi.report.markup import short
-from proxbi.report.png import thumbnails
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -33,6 +33,7 @@ class Rows:
     group_of: Int[np.ndarray, " rows"] | None = None
     images: np.ndarray | None = None
     frame: "pd.DataFrame | None" = None
+    id_name: str = "id"
 
     def __post_init__(self) -> None:
         n = len(self.cleaned.weight)
@@ -126,7 +127,7 @@ def _id_column(rows: Rows, chosen: Int[np.ndarray, " chosen"]) -> tuple[Column, 
         return Column("row", True), [_number(int(row)) for row in chosen]
     ids = [rows.ids[row] for row in chosen]
     numeric = all(isinstance(each, int | float | np.number) for each in ids)
-    return Column("id", numeric), [_text(each) for each in ids]
+    return Column(rows.id_name, numeric), [_text(each) for each in ids]
 
 
 def _frame_columns(frame: "pd.DataFrame | None", chosen: Int[np.ndarray, " chosen"]) -> list[tuple[Column, list[Cell]]]:
@@ -163,7 +164,7 @@ def _number(value: float) -> Cell:
 
 
 def _share(value: float) -> Cell:
-    return Cell(f"{value:.3f}", repr(float(value)))
+    return Cell("<0.001" if 0 <= value < 0.0005 else f"{value:.3f}", repr(float(value)))
 
 
 def _check_codes(name: str, codes: Int[np.ndarray, " rows"], of: str, names: Sequence[str]) -> None:

@@ -10,7 +10,7 @@ from typing import NamedTuple
 import numpy as np
 from jaxtyping import Float
 
-from proxbi.report.markup import Svg, number, percent, short, tag
+from proxbi.cleaning.report.markup import Svg, number, percent, short, tag
 
 WIDTH = 440.0  # about the width of a phone, so that letters are not shrunk there
 LETTERS = 20  # of a name beside a bar; the whole name is in the tooltip

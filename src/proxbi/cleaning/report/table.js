@@ -31,7 +31,9 @@ function shownRows(table) {
 }
 
 function quoted(value) {
-  return /[",\r\n]/.test(value) ? '"' + value.replaceAll('"', '""') + '"' : value;
+  // A spreadsheet would run a cell such as =cmd() as a formula; after an apostrophe it is text. Numbers may be negative.
+  const safe = /^[=+\-@\t\r]/.test(value) && Number.isNaN(Number(value)) ? "'" + value : value;
+  return /[",\r\n]/.test(safe) ? '"' + safe.replaceAll('"', '""') + '"' : safe;
 }
 
 function toCsv(table) {

@@ -1,0 +1,84 @@
+"""What was found, in sentences: the same on the terminal, in the summary for machines and on the page."""
+
+from math import isfinite
+from typing import Any
+
+import numpy as np
+
+from proxbi.cleaning.report.markup import percent
+from proxbi.cleaning.result import Cleaned, Interval
+
+NOT_KNOWN = "not known"
+GIVEN = "noisy"
+"""What `Cleaned.scores` calls training on all rows with the labels as they came."""
+
+
+def is_known(rate: Interval) -> bool:
+    """Whether anything was learned about this share."""
+    return isfinite(rate.estimate)
+
+
+def headline(cleaned: Cleaned) -> str:
+    """How many labels are probably wrong, and the estimated share with its 95 % interval."""
+    judged, flagged = int(np.sum(~cleaned.trusted)), int(np.sum(cleaned.issue))
+    rate = cleaned.noise_rate
+    share = f"{_short(rate.estimate)} %, {_short(rate.low)}-{_short(rate.high)} %"
+    share = share if is_known(rate) else f"share of wrong labels {NOT_KNOWN}"
+    if not flagged and not is_known(rate):
+        return f"It is {NOT_KNOWN} whether any of {judged:,} labels is wrong."
+    if not flagged:
+        return f"None of {judged:,} labels looks wrong ({share})."
+    return f"{flagged:,} of {judged:,} labels {'is' if flagged == 1 else 'are'} probably wrong ({share})."
+
+
+def share_wrong(rate: Interval) -> str:
+    """The estimated share and its interval."""
+    if not is_known(rate):
+        return NOT_KNOWN
+    return f"{percent(rate.estimate)} (95 % interval {percent(rate.low)} to {percent(rate.high)})"
+
+
+def for_a_model(cleaned: Cleaned) -> str:
+    """Whether the wrong labels matter for a model that is trained on them."""
+    by_name = {row["name"]: row for row in cleaned.scores}
+    given, chosen = by_name.get(GIVEN), by_name.get(cleaned.chosen)
+    if given is None or chosen is None:
+        return "Whether this matters for a model was not measured."
+    as_given = f"trained on all labels as given it is right in {_accuracy(given)} of {judge(cleaned)}"
+    if chosen is given:
+        return f"For a model it makes no measurable difference: {as_given}, and no other weighting does better."
+    opening = "It matters for a model" if cleaned.helped else "For a model the difference is within the errors"
+    return f"{opening}: {as_given}, with the weights “{cleaned.chosen}” in {_accuracy(chosen)}."
+
+
+def judge(cleaned: Cleaned) -> str:
+    """What the scores were measured on."""
+    return (
+        "held-out trusted rows" if cleaned.trusted.any() else "held-out rows (by the labels given: no row is trusted)"
+    )
+
+
+def accuracies(cleaned: Cleaned) -> tuple[str, str] | None:
+    """Held-out accuracy with all labels as given and as cleaned, if it was measured."""
+    by_name = {row["name"]: _accuracy(row) for row in cleaned.scores}
+    return (by_name[GIVEN], by_name[cleaned.chosen]) if {GIVEN, cleaned.chosen} <= set(by_name) else None
+
+
+def groups_judged(cleaned: Cleaned) -> list[dict[str, Any]]:
+    """The rates of the groups that have rows to judge: trusted rows given apart are a group without any."""
+    return [row for row in cleaned.noise_by_group if row["rows"]]
+
+
+def _short(share: float) -> str:
+    """In per cent, with two digits.
+
+    >>> _short(0.174), _short(0.0421), _short(0.0), _short(float("nan"))
+    ('17', '4.2', '0', '?')
+    """
+    if not isfinite(share):
+        return "?"
+    return f"{100 * share:.0f}" if share >= 0.0995 or share == 0 else f"{100 * share:.1f}"
+
+
+def _accuracy(row: dict[str, Any]) -> str:
+    return f"{percent(row['accuracy'])} ± {percent(row['accuracy_se'])}"
