@@ -46,6 +46,8 @@ SHARPNESS_SD, BIAS_SD = 0.7, 0.5
 """Of the prior of the calibration: the centre may be off by a factor of two, and a class by e^.5 in its odds."""
 VAGUE_SD = 1.0
 """Of the sharpness, where there is only what is usual to go by."""
+LITTLE = -4.0
+"""Log-odds of a wrong label where there is hardly any."""
 RATES = (-3.0, -1.0)
 """Log-odds of a wrong label to start from."""
 SHARPER, ROUNDS, MOST_ROUNDS = 4.0, 4, 8
@@ -180,20 +182,32 @@ def uncertainty(
 
 
 def fit_noise(
-    belief: Float[np.ndarray, "rows classes"], labels: Labels, groups: int, start: Noise | None = None
+    belief: Float[np.ndarray, "rows classes"],
+    labels: Labels,
+    groups: int,
+    start: Noise | None = None,
+    alone: bool = False,
 ) -> Noise:
-    """The noise under which these labels are most likely; near `start`, or the best of several starts."""
-    classes = belief.shape[1]
-    uniform = (1 - np.eye(classes)) / (classes - 1)
-    zeros = np.zeros(groups), np.zeros(classes)
+    """The noise under which these labels are most likely: the best from several starts, `start` among them or `alone`.
+    """
+    nothing = no_noise(groups, belief.shape[1])
+    starts = [] if alone else [nothing._replace(rate=rate, plausible=how) for rate, how in STARTS]
+    tried = [_fit_from(one, belief, labels, 3) for one in starts]
     if start is not None:
-        return _fit_from(start, belief, labels, 2)[1]
-    tried = [_fit_from(Noise(rate, 0.0, how, *zeros, uniform), belief, labels, 3) for rate, how in STARTS]
+        tried.append(_fit_from(start, belief, labels, 2))
     return min(tried, key=lambda one: one[0])[1]
 
 
-def explain(scores: Scores, labels: Labels, groups: int, usual: Calibration, blurred: Calibration) -> Calibration:
-    """The calibration by noisy labels alone; `usual` is what is expected of such scores, and `blurred` what these
+def no_noise(groups: int, classes: int) -> Noise:
+    """Hardly any, and in no particular way."""
+    uniform = (1 - np.eye(classes)) / (classes - 1)
+    return Noise(LITTLE, 0.0, PLAUSIBLE[0], np.zeros(groups), np.zeros(classes), uniform)
+
+
+def explain(
+    scores: Scores, labels: Labels, groups: int, usual: Calibration, blurred: Calibration
+) -> tuple[Calibration, Noise]:
+    """The calibration by noisy labels alone, and the noise; `usual` is what is expected of such scores, and `blurred` what these
     labels say if none is wrong.
     """
     centre = _explain_simply(scores, labels, usual)
@@ -201,12 +215,13 @@ def explain(scores: Scores, labels: Labels, groups: int, usual: Calibration, blu
     least = without_noise(blurred.belief(scores), labels).sum() + numbers(groups, len(usual.bias))
     for done in range(MOST_ROUNDS):
         belief = now.belief(scores)
-        noise = fit_noise(belief, labels, groups, noise)
+        noise = fit_noise(belief, labels, groups, noise, alone=noise is not None)
         verdict = judge(noise, belief, labels)
         if done >= ROUNDS and log_likelihood(verdict, labels) > least:
             break
         now = calibrate(scores, true_classes(verdict, labels), centre, VAGUE_SD, now)
-    return now
+    assert noise is not None
+    return now, noise
 
 
 def without_noise(belief: Float[np.ndarray, "rows classes"], labels: Labels) -> Float[np.ndarray, " rows"]:

@@ -1,6 +1,7 @@
-"""Ways to weigh rows: the bilevel one, and simple ones that it must beat.
+"""Weightings of rows: the bilevel one, and simple ones that it must beat.
 
-Each sees the rows, some of them trusted, and gives every row a weight in [0, 1].
+Each sees the rows, some of them trusted, and gives every row a weight in [0, 1]. `WEIGHTINGS` has them all, the
+simplest first.
 """
 
 from collections.abc import Callable
@@ -31,7 +32,7 @@ class Task(NamedTuple):
     settings: Settings
 
 
-Way = Callable[[Task], Float[Array, " rows"]]
+Weigh = Callable[[Task], Float[Array, " rows"]]
 
 
 def noisy(task: Task) -> Float[Array, " rows"]:
@@ -82,15 +83,28 @@ def bilevel(task: Task) -> Float[Array, " rows"]:
     return reweigh(task.rows, noisy(task), task.settings["ridge"], noise_of(task.settings), ROUNDS).posterior
 
 
-WAYS: dict[str, Way] = {
-    "noisy": noisy,
-    "trusted only": trusted_only,
-    "trusted posterior": trusted_posterior,
-    "trimming": trimming,
-    "knn shapley": knn_shapley,
-    "bilevel": bilevel,
-}
-NEED_TRUSTED = {"trusted only", "trusted posterior", "knn shapley"}
+class Weighting(NamedTuple):
+    """A way to weigh rows."""
+
+    name: str
+    meaning: str
+    """In a few words, for a table."""
+    needs_trusted: bool
+    weigh: Weigh
+
+
+NOISY = Weighting("noisy", "all labels as given", False, noisy)
+BILEVEL = Weighting("bilevel", "each row by how likely its label is right", False, bilevel)
+WEIGHTINGS = (
+    NOISY,
+    Weighting("trusted only", "trusted rows alone", True, trusted_only),
+    Weighting("trusted posterior", "weighed by a fit of the trusted rows alone", True, trusted_posterior),
+    Weighting("trimming", "the least likely labels dropped, twice", False, trimming),
+    Weighting("knn shapley", "rows dropped that harm a vote of neighbours", True, knn_shapley),
+    BILEVEL,
+)
+"""The simplest first: a later one is taken only if it is clearly better."""
+MEANING_OF_FREE = "one weight for each row, solved for"
 
 
 @_compile.jit

@@ -1,0 +1,154 @@
+r"""From the scores of learners to the quality of every label, with what is not sure of it.
+
+**Is there noise at all?** Belief calibrated on the given labels as if none were wrong explains them without noise. It
+is the simplest explanation, and kept unless there is a sign against it:
+
+- the control group: under it, trusted labels are likelier than the others by more than `CLEARLY` standard errors,
+  though both were judged alike, each by fits without it; or
+- the likelihood: with noise it is higher by more than the noise has numbers (Akaike); with trusted rows, which
+  see nothing of it then, by more than half that number times the logarithm of the rows (Bayes).
+
+**Twice.** Quality is found, the kernel regression fitted again with it as weights, and all is done once more with its
+new scores. Without trusted rows the noise stays as it was found the first time: labels that had a part in the weights
+of their neighbours are too easily explained.
+
+**Intervals.** The rate is a function of the calibration, which is known as well as the trusted rows tell it: numbers
+drawn from its distribution (Laplace) give rates, whose variance is that of the estimate; the variance within each draw,
+and the squared difference of the two times, are added.
+"""
+
+from typing import NamedTuple
+
+import numpy as np
+from jaxtyping import Bool, Float, Int
+
+from proxbi.cleaning.method import noise_model
+from proxbi.cleaning.method.noise_model import Calibration, Labels, Noise, Scores
+
+CLEARLY = 2.5
+ENOUGH = 2500
+"""Rows without trust that the calibration is found on, by alternation; and draws of it are tried on."""
+DRAWS = 24
+ROUNDS = 3
+"""Of calibration with the noise fixed."""
+
+
+class Evidence(NamedTuple):
+    """Labels, which of them are trusted, and what every learner says of their rows."""
+
+    labels: Labels
+    trusted: Bool[np.ndarray, " rows"]
+    groups: int
+    classes: int
+    usual: Calibration
+    """The calibration that such scores usually need."""
+
+    def targets(self, rows: Int[np.ndarray, " some"]) -> Float[np.ndarray, "some classes"]:
+        """The labels of some rows, one-hot, times how often each counts."""
+        return np.eye(self.classes)[self.labels.given[rows]] * self.labels.repeats[rows, None]
+
+    @property
+    def doubtful(self) -> Int[np.ndarray, " doubtful"]:
+        """The rows that are not trusted."""
+        return np.flatnonzero(~self.trusted)
+
+    @property
+    def sure(self) -> Int[np.ndarray, " sure"]:
+        """The rows that are."""
+        return np.flatnonzero(self.trusted)
+
+
+class Decision(NamedTuple):
+    """How a label is judged."""
+
+    calibration: Calibration
+    noise: Noise
+    noisy: bool
+    """Whether there is any noise by the signs."""
+    covariance: Float[np.ndarray, "numbers numbers"]
+    """Of the calibration."""
+    sharp: Calibration
+    """The calibration if there is noise, whatever the signs say."""
+
+    def verdict(self, scores: Scores, labels: Labels) -> noise_model.Verdict:
+        """Of these rows."""
+        return noise_model.judge(self.noise, self.calibration.belief(scores), labels)
+
+
+def decide(scores: Scores, evidence: Evidence, draw: np.random.Generator) -> Decision:
+    """By scores of learners of all rows alike."""
+    doubtful, sure, labels = evidence.doubtful, evidence.sure, evidence.labels
+    some = np.sort(draw.permutation(doubtful)[:ENOUGH])
+    few, few_labels = _take(scores, some), labels.take(some)
+    blurred = noise_model.calibrate(few, evidence.targets(some), evidence.usual, noise_model.VAGUE_SD)
+    sharp, noise = noise_model.explain(few, few_labels, evidence.groups, evidence.usual, blurred)
+    sharp = noise_model.calibrate(_take(scores, sure), evidence.targets(sure), sharp)
+    covariance = noise_model.uncertainty(sharp, _take(scores, sure), labels.repeats[sure])
+    belief = sharp.belief(scores)
+    noise = noise_model.fit_noise(belief[doubtful], labels.take(doubtful), evidence.groups, noise)
+    found = Decision(sharp, noise, True, covariance, sharp)
+    if _is_noisy(found, blurred, scores, evidence):
+        return found
+    little = noise_model.no_noise(evidence.groups, evidence.classes)
+    little = noise_model.fit_noise(
+        blurred.belief(_take(scores, doubtful)), labels.take(doubtful), evidence.groups, little, alone=True
+    )
+    return found._replace(calibration=blurred, noise=little, noisy=False)
+
+
+def decide_again(before: Decision, scores: Scores, evidence: Evidence, draw: np.random.Generator) -> Decision:
+    """By scores of learners that weigh the rows by their quality."""
+    doubtful, sure, labels = evidence.doubtful, evidence.sure, evidence.labels
+    some = np.sort(draw.permutation(doubtful)[:ENOUGH])
+    few, few_labels = _take(scores, some), labels.take(some)
+    now = before.calibration
+    for _ in range(ROUNDS):
+        verdict = noise_model.judge(before.noise, now.belief(few), few_labels)
+        targets = noise_model.true_classes(verdict, few_labels)
+        now = noise_model.calibrate(few, targets, before.calibration, noise_model.VAGUE_SD, now)
+    if not before.noisy:
+        return before._replace(calibration=now)
+    if not len(sure):
+        return before._replace(calibration=now, sharp=now)
+    now = noise_model.calibrate(_take(scores, sure), evidence.targets(sure), now)
+    covariance = noise_model.uncertainty(now, _take(scores, sure), labels.repeats[sure])
+    belief = now.belief(_take(scores, doubtful))
+    noise = noise_model.fit_noise(belief, labels.take(doubtful), evidence.groups, before.noise, alone=True)
+    return Decision(now, noise, True, covariance, now)
+
+
+def drawn_qualities(
+    decision: Decision, scores: Scores, evidence: Evidence, draw: np.random.Generator
+) -> tuple[Int[np.ndarray, " some"], Float[np.ndarray, "draws some"]]:
+    """Some of the rows that are not trusted, and their quality under calibrations that may as well be right."""
+    some = np.sort(draw.permutation(evidence.doubtful)[:ENOUGH])
+    few, labels = _take(scores, some), evidence.labels.take(some)
+    root = np.linalg.cholesky(decision.covariance)
+    learners = len(decision.sharp.sharpness)
+    qualities = []
+    for _ in range(DRAWS):
+        moved = np.concatenate(decision.sharp[:2]) + root @ draw.standard_normal(len(root))
+        belief = Calibration(moved[:learners], moved[learners:]).belief(few)
+        noise = noise_model.fit_noise(belief, labels, evidence.groups, decision.noise, alone=True)
+        qualities.append(noise_model.judge(noise, belief, labels).quality)
+    return some, np.stack(qualities)
+
+
+def _is_noisy(found: Decision, blurred: Calibration, scores: Scores, evidence: Evidence) -> bool:
+    """Whether a sign speaks against the simplest explanation."""
+    labels, trusted = evidence.labels, evidence.trusted
+    simple = noise_model.without_noise(blurred.belief(scores), labels)
+    belief = found.calibration.belief(scores)
+    verdict = noise_model.judge(found.noise, belief, labels)
+    noisy = labels.repeats * np.log(verdict.likelihood)
+    noisy[trusted] = noise_model.without_noise(belief, labels)[trusted]
+    gain, numbers = float(np.sum(noisy - simple)), noise_model.numbers(evidence.groups, evidence.classes)
+    if not trusted.any():
+        return gain > numbers
+    apart = simple[trusted].mean() - simple[~trusted].mean()
+    error = np.sqrt(simple[trusted].var() / trusted.sum() + simple[~trusted].var() / np.sum(~trusted))
+    return bool(apart > CLEARLY * error or gain > numbers * np.log(np.sum(~trusted)) / 2)
+
+
+def _take(scores: Scores, rows: Int[np.ndarray, " some"]) -> Scores:
+    return [each[rows] for each in scores]
