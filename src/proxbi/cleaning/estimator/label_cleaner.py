@@ -71,7 +71,7 @@ class LabelCleaner(ClassifierMixin, BaseEstimator):
     """
 
     # No other estimator knows what these are: in metadata routing it asks for them without being told to.
-    __metadata_request__fit = dict.fromkeys(("X_val", "y_val", "trusted", "groups", "pred_probs"), True)  # noqa: RUF012
+    __metadata_request__fit = dict.fromkeys(("X_val", "y_val", "trusted", "groups", "pred_probs"), True)
 
     def __init__(
         self, estimator: Any = None, *, weights: Literal["auto", "free"] = "auto", random_state: Any = 0

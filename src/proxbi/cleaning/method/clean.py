@@ -11,14 +11,14 @@ from typing import Any, Literal
 
 import numpy as np
 from jaxtyping import Bool, Float, Int
-from threadpoolctl import threadpool_limits
+from threadpoolctl import threadpool_limits  # type: ignore[import-untyped]
 
 from proxbi.cleaning.method import samples, selection, summary
 from proxbi.cleaning.method.free import FEWEST, Free
-from proxbi.cleaning.method.scoring import Judged, judge_all
 from proxbi.cleaning.method.kernel import typical_distance
-from proxbi.cleaning.method.table import Table, checked
 from proxbi.cleaning.method.randomness import stream
+from proxbi.cleaning.method.scoring import Judged, judge_all
+from proxbi.cleaning.method.table import Table, checked
 from proxbi.cleaning.method.weightings import MEANING_OF_FREE, NOISY, WEIGHTINGS, Weighting
 from proxbi.cleaning.result import Cleaned
 
@@ -110,7 +110,12 @@ def _clean(table: Table, free: Free | None, grouped: bool, seed: int, say: Progr
 
 
 def _result(
-    table: Table, judged: Judged, verdict: selection.Verdict, grouped: bool, issue: Bool[np.ndarray, " rows"], **rest: Any
+    table: Table,
+    judged: Judged,
+    verdict: selection.Verdict,
+    grouped: bool,
+    issue: Bool[np.ndarray, " rows"],
+    **rest: Any,
 ) -> Cleaned:
     noisy = ~table.trusted
     rate = summary.wrong_share(judged, noisy)

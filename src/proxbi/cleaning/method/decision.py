@@ -5,16 +5,17 @@ is the simplest explanation, and kept unless there is a sign against it:
 
 - the control group: under it, trusted labels are likelier than the others by more than `CLEARLY` standard errors,
   though both were judged alike, each by fits without it; or
-- the likelihood: with noise it is higher by more than the noise has numbers (Akaike); with trusted rows, which
-  see nothing of it then, by more than half that number times the logarithm of the rows (Bayes).
+- the likelihood: with noise it is higher by more than the noise has numbers (Akaike); or, where trusted rows are
+  likelier by one standard error at least, by half that number times the logarithm of the rows (Bayes).
 
 **Twice.** Quality is found, the kernel regression fitted again with it as weights, and all is done once more with its
 new scores. Without trusted rows the noise stays as it was found the first time: labels that had a part in the weights
 of their neighbours are too easily explained.
 
 **Intervals.** The rate is a function of the calibration, which is known as well as the trusted rows tell it: numbers
-drawn from its distribution (Laplace) give rates, whose variance is that of the estimate; the variance within each draw,
-and the squared difference of the two times, are added.
+drawn from its distribution (Laplace) give rates, whose variance is that of the estimate. No model of noise is right,
+though, and no learner: the rate is found again by each learner alone, and by noise that does not depend on the row; and
+how far these are apart counts as well.
 """
 
 from typing import NamedTuple
@@ -27,8 +28,9 @@ from proxbi.cleaning.method.noise_model import Calibration, Labels, Noise, Score
 
 CLEARLY = 2.5
 ENOUGH = 2500
-"""Rows without trust that the calibration is found on, by alternation; and draws of it are tried on."""
-DRAWS = 24
+"""Rows without trust that the calibration is found on, by alternation."""
+DRAWS, DRAWN = 16, 1000
+"""How many calibrations are drawn, and on how many rows their rates are found."""
 ROUNDS = 3
 """Of calibration with the noise fixed."""
 
@@ -80,12 +82,16 @@ def decide(scores: Scores, evidence: Evidence, draw: np.random.Generator) -> Dec
     doubtful, sure, labels = evidence.doubtful, evidence.sure, evidence.labels
     some = np.sort(draw.permutation(doubtful)[:ENOUGH])
     few, few_labels = _take(scores, some), labels.take(some)
-    blurred = noise_model.calibrate(few, evidence.targets(some), evidence.usual, noise_model.VAGUE_SD)
-    sharp, noise = noise_model.explain(few, few_labels, evidence.groups, evidence.usual, blurred)
-    sharp = noise_model.calibrate(_take(scores, sure), evidence.targets(sure), sharp)
+    blurred = noise_model.calibrate(
+        few, evidence.targets(some), evidence.usual, noise_model.VAGUE_SD, noise_model.CLASS_SD
+    )
+    explained = noise_model.explain(few, few_labels, evidence.groups, evidence.usual, blurred)
+    sharp = explained.sharp
+    if len(sure):
+        sharp = noise_model.calibrate(_take(scores, sure), evidence.targets(sure), explained.halfway)
     covariance = noise_model.uncertainty(sharp, _take(scores, sure), labels.repeats[sure])
     belief = sharp.belief(scores)
-    noise = noise_model.fit_noise(belief[doubtful], labels.take(doubtful), evidence.groups, noise)
+    noise = noise_model.fit_noise(belief[doubtful], labels.take(doubtful), evidence.groups, explained.noise)
     found = Decision(sharp, noise, True, covariance, sharp)
     if _is_noisy(found, blurred, scores, evidence):
         return found
@@ -105,7 +111,7 @@ def decide_again(before: Decision, scores: Scores, evidence: Evidence, draw: np.
     for _ in range(ROUNDS):
         verdict = noise_model.judge(before.noise, now.belief(few), few_labels)
         targets = noise_model.true_classes(verdict, few_labels)
-        now = noise_model.calibrate(few, targets, before.calibration, noise_model.VAGUE_SD, now)
+        now = noise_model.calibrate(few, targets, before.calibration, noise_model.VAGUE_SD, start=now)
     if not before.noisy:
         return before._replace(calibration=now)
     if not len(sure):
@@ -121,17 +127,35 @@ def drawn_qualities(
     decision: Decision, scores: Scores, evidence: Evidence, draw: np.random.Generator
 ) -> tuple[Int[np.ndarray, " some"], Float[np.ndarray, "draws some"]]:
     """Some of the rows that are not trusted, and their quality under calibrations that may as well be right."""
-    some = np.sort(draw.permutation(evidence.doubtful)[:ENOUGH])
+    some = np.sort(draw.permutation(evidence.doubtful)[:DRAWN])
     few, labels = _take(scores, some), evidence.labels.take(some)
     root = np.linalg.cholesky(decision.covariance)
-    learners = len(decision.sharp.sharpness)
     qualities = []
     for _ in range(DRAWS):
-        moved = np.concatenate(decision.sharp[:2]) + root @ draw.standard_normal(len(root))
-        belief = Calibration(moved[:learners], moved[learners:]).belief(few)
+        belief = noise_model.moved(decision.sharp, root @ draw.standard_normal(len(root))).belief(few)
         noise = noise_model.fit_noise(belief, labels, evidence.groups, decision.noise, alone=True)
         qualities.append(noise_model.judge(noise, belief, labels).quality)
     return some, np.stack(qualities)
+
+
+def other_qualities(
+    decision: Decision, scores: Scores, evidence: Evidence, some: Int[np.ndarray, " some"]
+) -> Float[np.ndarray, "ways some"]:
+    """The quality of some rows by each learner alone, if there are several, and by noise that does not depend on the
+    row.
+    """
+    sure, labels = evidence.sure, evidence.labels.take(some)
+    belief = decision.sharp.belief(_take(scores, some))
+    plain = noise_model.fit_noise(belief, labels, evidence.groups, decision.noise, alone=True, plain=True)
+    qualities = [noise_model.judge(plain, belief, labels).quality]
+    for index in range(len(scores)) if len(scores) > 1 else ():
+        one = [scores[index]]
+        # Alone, a learner must be sharper by what the others were.
+        centre = decision.sharp._replace(sharpness=decision.sharp.sharpness[[index]] + np.log(len(scores)))
+        belief = noise_model.calibrate(_take(one, sure), evidence.targets(sure), centre).belief(_take(one, some))
+        noise = noise_model.fit_noise(belief, labels, evidence.groups, decision.noise, alone=True)
+        qualities.append(noise_model.judge(noise, belief, labels).quality)
+    return np.stack(qualities)
 
 
 def _is_noisy(found: Decision, blurred: Calibration, scores: Scores, evidence: Evidence) -> bool:
@@ -147,7 +171,8 @@ def _is_noisy(found: Decision, blurred: Calibration, scores: Scores, evidence: E
         return gain > numbers
     apart = simple[trusted].mean() - simple[~trusted].mean()
     error = np.sqrt(simple[trusted].var() / trusted.sum() + simple[~trusted].var() / np.sum(~trusted))
-    return bool(apart > CLEARLY * error or gain > numbers * np.log(np.sum(~trusted)) / 2)
+    supported = gain > numbers * np.log(np.sum(~trusted)) / 2
+    return bool(apart > CLEARLY * error or (supported and apart > error))
 
 
 def _take(scores: Scores, rows: Int[np.ndarray, " some"]) -> Scores:

@@ -72,7 +72,7 @@ def as_scores(chances: Float[np.ndarray, "rows classes"]) -> Float[np.ndarray, "
 def _explained(scores: list[np.ndarray], labels: Labels) -> Float[np.ndarray, " rows"]:
     """The log-likelihood of each label, as it is given."""
     classes = scores[0].shape[1]
-    usual = Calibration(np.array([KERNEL, CHANCES][: len(scores)]), np.zeros(classes))
+    usual = Calibration.of([KERNEL, CHANCES][: len(scores)], classes)
     found = calibrate(scores, np.eye(classes)[labels.given] * labels.repeats[:, None], usual)
     return without_noise(found.belief(scores), labels)
 

@@ -3,9 +3,9 @@ r"""Which labels are wrong, given what models that were not shown them believe.
 **Belief.** Each learner l has a score s_l(t | u) for every class t of row u, made without the label of u. They are
 blended on one scale,
 
-    p(t | u) = softmax_t( sum_l beta_l s_l(t | u) + bias_t ),      b = (1 - DOUBT) p + DOUBT / K,
+    p(t | u) = softmax_t( sigma_t sum_l beta_l s_l(t | u) + bias_t ),      b = (1 - DOUBT) p + DOUBT / K,
 
-so that log beta and the biases are few numbers, the *calibration*. A learner of noisy labels is blurred, by how much
+so that the logarithms of beta and sigma and the biases are few numbers, the *calibration*. A learner of noisy labels is blurred, by how much
 depends on the noise, and leans towards classes that get too many labels: beta and bias undo both.
 
 **Noise.** A label of a row of class t from group a is wrong with probability
@@ -33,7 +33,7 @@ assumption of confident learning: most rows of a class look like it. Without tru
 from typing import NamedTuple
 
 import numpy as np
-from jaxtyping import Bool, Float, Int
+from jaxtyping import Float, Int
 from scipy.optimize import minimize
 from scipy.special import expit
 
@@ -42,12 +42,16 @@ from proxbi.cleaning.method.label_noise import estimate_confusion
 DOUBT = 0.01
 """The share of rows about which even a sure belief is taken to be wrong."""
 TINY = 1e-300
-SHARPNESS_SD, BIAS_SD = 0.7, 0.5
-"""Of the prior of the calibration: the centre may be off by a factor of two, and a class by e^.5 in its odds."""
+SHARPNESS_SD, BIAS_SD, CLASS_SD = 0.7, 0.5, 0.3
+"""Of the prior of the calibration: the centre may be off by a factor of two, a class by e^.5 in its odds, and by e^.3
+in its sharpness."""
+FIXED_SD = 1e-3
+"""Of what is not to be moved: how sharp a class is, where few labels or doubtful ones would have to tell."""
 VAGUE_SD = 1.0
 """Of the sharpness, where there is only what is usual to go by."""
+NEVER = -30.0
 LITTLE = -4.0
-"""Log-odds of a wrong label where there is hardly any."""
+"""Log-odds of what does not happen, and of a wrong label where there is hardly any."""
 RATES = (-3.0, -1.0)
 """Log-odds of a wrong label to start from."""
 SHARPER, ROUNDS, MOST_ROUNDS = 4.0, 4, 8
@@ -79,13 +83,21 @@ class Calibration(NamedTuple):
     sharpness: Float[np.ndarray, " learners"]
     """log beta."""
     bias: Float[np.ndarray, " classes"]
+    by_class: Float[np.ndarray, " classes"]
+    """log sigma."""
+
+    @classmethod
+    def of(cls, sharpness: list[float], classes: int) -> "Calibration":
+        """All classes alike."""
+        return cls(np.array(sharpness), np.zeros(classes), np.zeros(classes))
 
     def belief(self, scores: "Scores") -> Float[np.ndarray, "rows classes"]:
         """b of each row."""
         return (1 - DOUBT) * self._softmax(scores) + DOUBT / len(self.bias)
 
     def _softmax(self, scores: "Scores") -> Float[np.ndarray, "rows classes"]:
-        logits = self.bias + sum(np.exp(log) * each for log, each in zip(self.sharpness, scores, strict=True))
+        blend = sum(np.exp(log) * each for log, each in zip(self.sharpness, scores, strict=True))
+        logits = self.bias + np.exp(self.by_class) * blend
         odds = np.exp(logits - logits.max(axis=1, keepdims=True))
         return odds / odds.sum(axis=1, keepdims=True)
 
@@ -104,6 +116,16 @@ class Noise(NamedTuple):
     by_class: Float[np.ndarray, " classes"]
     confusion: Float[np.ndarray, "classes classes"]
     """C(t, g)."""
+
+
+class Explained(NamedTuple):
+    """What noisy labels alone say."""
+
+    sharp: Calibration
+    """As sharp as can be."""
+    halfway: Calibration
+    """Between this and what noise in no particular way makes of it: the centre of the prior for trusted rows."""
+    noise: Noise
 
 
 class Verdict(NamedTuple):
@@ -141,6 +163,7 @@ def calibrate(
     targets: Float[np.ndarray, "rows classes"],
     prior: Calibration,
     sharpness_sd: float = SHARPNESS_SD,
+    class_sd: float = FIXED_SD,
     start: Calibration | None = None,
 ) -> Calibration:
     """The calibration under which the targets, the probabilities of each row's classes times how often it counts, are
@@ -148,21 +171,22 @@ def calibrate(
     """
     learners = len(scores)
     centre = np.concatenate(prior)
-    spread = np.repeat([sharpness_sd, BIAS_SD], [learners, len(prior.bias)])
+    spread = _spread(prior, sharpness_sd, class_sd)
     totals = targets.sum(axis=1, keepdims=True)
 
     def loss(x: np.ndarray) -> tuple[float, np.ndarray]:
-        now = Calibration(x[:learners], x[learners:])
+        now = _unpacked(x, learners)
         p = now._softmax(scores)
         slope = targets - p * totals  # of sum(targets log p), by the logits
-        by_log = [np.exp(log) * np.sum(slope * each) for log, each in zip(now.sharpness, scores, strict=True)]
-        gradient = np.concatenate([by_log, slope.sum(axis=0)])
+        scaled = slope * np.exp(now.by_class)
+        parts = [np.exp(log) * np.sum(scaled * each, axis=0) for log, each in zip(now.sharpness, scores, strict=True)]
+        gradient = np.concatenate([[part.sum() for part in parts], slope.sum(axis=0), np.sum(parts, axis=0)])
         far = (x - centre) / spread
         return float(np.sum(far**2) / 2 - np.sum(targets * np.log(p + TINY))), far / spread - gradient
 
     x0 = np.concatenate(start or prior)
     found = minimize(loss, x0, jac=True, method="L-BFGS-B", options={"maxiter": NEWTON_STEPS}).x
-    return Calibration(found[:learners], found[learners:])
+    return _unpacked(found, learners)
 
 
 def uncertainty(
@@ -171,14 +195,28 @@ def uncertainty(
     """The covariance of a calibration by the labels of these rows (Laplace): the inverse of the information in them and
     in the prior.
     """
-    p, learners = calibration._softmax(scores), len(scores)
-    effects = [np.exp(log) * each for log, each in zip(calibration.sharpness, scores, strict=True)]
-    classes = p.shape[1]
-    slopes = np.stack([*effects, *(np.broadcast_to(row, p.shape) for row in np.eye(classes))])
+    p, scale = calibration._softmax(scores), np.exp(calibration.by_class)
+    effects = [np.exp(log) * scale * each for log, each in zip(calibration.sharpness, scores, strict=True)]
+    units = np.eye(p.shape[1])
+    blend = np.sum(effects, axis=0)
+    slopes = np.stack([*effects, *(np.broadcast_to(row, p.shape) for row in units), *(blend * row for row in units)])
     centred = slopes - np.sum(slopes * p, axis=2, keepdims=True)
     information = np.einsum("aik,bik,ik,i->ab", centred, centred, p, repeats, optimize=True)
-    spread = np.repeat([SHARPNESS_SD, BIAS_SD], [learners, classes])
-    return np.linalg.inv(information + np.diag(spread**-2.0))
+    return np.linalg.inv(information + np.diag(_spread(calibration, SHARPNESS_SD, FIXED_SD) ** -2.0))
+
+
+def moved(calibration: Calibration, by: Float[np.ndarray, " numbers"]) -> Calibration:
+    """The calibration with something added to all of its numbers."""
+    return _unpacked(np.concatenate(calibration) + by, len(calibration.sharpness))
+
+
+def _unpacked(numbers: Float[np.ndarray, " numbers"], learners: int) -> Calibration:
+    sharpness, rest = numbers[:learners], numbers[learners:]
+    return Calibration(sharpness, rest[: len(rest) // 2], rest[len(rest) // 2 :])
+
+
+def _spread(calibration: Calibration, sharpness_sd: float, class_sd: float) -> Float[np.ndarray, " numbers"]:
+    return np.repeat([sharpness_sd, BIAS_SD, class_sd], [len(part) for part in calibration])
 
 
 def fit_noise(
@@ -187,14 +225,16 @@ def fit_noise(
     groups: int,
     start: Noise | None = None,
     alone: bool = False,
+    plain: bool = False,
 ) -> Noise:
-    """The noise under which these labels are most likely: the best from several starts, `start` among them or `alone`.
+    """The noise under which these labels are most likely: the best from several starts, `start` among them or `alone`;
+    `plain` does not depend on the row.
     """
     nothing = no_noise(groups, belief.shape[1])
     starts = [] if alone else [nothing._replace(rate=rate, plausible=how) for rate, how in STARTS]
     tried = [_fit_from(one, belief, labels, 3) for one in starts]
     if start is not None:
-        tried.append(_fit_from(start, belief, labels, 2))
+        tried.append(_fit_from(start, belief, labels, 2, plain))
     return min(tried, key=lambda one: one[0])[1]
 
 
@@ -204,11 +244,9 @@ def no_noise(groups: int, classes: int) -> Noise:
     return Noise(LITTLE, 0.0, PLAUSIBLE[0], np.zeros(groups), np.zeros(classes), uniform)
 
 
-def explain(
-    scores: Scores, labels: Labels, groups: int, usual: Calibration, blurred: Calibration
-) -> tuple[Calibration, Noise]:
-    """The calibration by noisy labels alone, and the noise; `usual` is what is expected of such scores, and `blurred` what these
-    labels say if none is wrong.
+def explain(scores: Scores, labels: Labels, groups: int, usual: Calibration, blurred: Calibration) -> Explained:
+    """What noisy labels alone say; `usual` is what is expected of such scores, and `blurred` what these labels say if
+    none is wrong.
     """
     centre = _explain_simply(scores, labels, usual)
     now, noise = centre._replace(sharpness=centre.sharpness + np.log(SHARPER)), None
@@ -219,9 +257,10 @@ def explain(
         verdict = judge(noise, belief, labels)
         if done >= ROUNDS and log_likelihood(verdict, labels) > least:
             break
-        now = calibrate(scores, true_classes(verdict, labels), centre, VAGUE_SD, now)
+        now = calibrate(scores, true_classes(verdict, labels), centre, VAGUE_SD, start=now)
     assert noise is not None
-    return now, noise
+    halfway = now._replace(sharpness=(now.sharpness + centre.sharpness) / 2)
+    return Explained(now, halfway, noise)
 
 
 def without_noise(belief: Float[np.ndarray, "rows classes"], labels: Labels) -> Float[np.ndarray, " rows"]:
@@ -273,19 +312,19 @@ def log_likelihood(verdict: Verdict, labels: Labels) -> float:
 
 
 def _fit_from(
-    start: Noise, belief: Float[np.ndarray, "rows classes"], labels: Labels, rounds: int
+    start: Noise, belief: Float[np.ndarray, "rows classes"], labels: Labels, rounds: int, plain: bool = False
 ) -> tuple[float, Noise]:
     """The loss and the noise after so many rounds of fitting all numbers and then C."""
-    noise, loss = start, np.inf
+    noise, loss = (start._replace(hard=0.0, plausible=NEVER) if plain else start), np.inf
     for left in reversed(range(rounds)):
-        loss, noise = _fit_numbers(noise, belief, labels)
+        loss, noise = _fit_numbers(noise, belief, labels, plain)
         if left:
             noise = noise._replace(confusion=estimate_confusion(_pairs(noise, belief, labels)))
     return loss, noise
 
 
 def _fit_numbers(
-    start: Noise, belief: Float[np.ndarray, "rows classes"], labels: Labels
+    start: Noise, belief: Float[np.ndarray, "rows classes"], labels: Labels, plain: bool
 ) -> tuple[float, Noise]:
     """All but C."""
     groups, classes = len(start.by_group), len(start.by_class)
@@ -293,6 +332,7 @@ def _fit_numbers(
     x0 = np.concatenate([[start.rate, start.hard, start.plausible], start.by_group, start.by_class])
     free = np.ones(len(x0), bool)
     free[3 : 3 + groups] = groups > 1
+    free[1:3] = not plain
 
     def noise_of(x: np.ndarray) -> Noise:
         return Noise(x[0], x[1], x[2], x[3 : 3 + groups], x[3 + groups :], start.confusion)
@@ -314,7 +354,8 @@ def _fit_numbers(
         value = float(np.sum(far[free] ** 2) / 2 - log_likelihood(verdict, labels))
         return value, np.where(free, far / priors[:, 1] - gradient, 0)
 
-    bounds = list(zip(priors[:, 0] - 6 * priors[:, 1], priors[:, 0] + 6 * priors[:, 1], strict=True))
+    reach = np.where(free, 6 * priors[:, 1], np.inf)
+    bounds = list(zip(priors[:, 0] - reach, priors[:, 0] + reach, strict=True))
     found = minimize(loss, x0, jac=True, method="L-BFGS-B", bounds=bounds, options={"maxiter": NEWTON_STEPS})
     return float(found.fun), noise_of(found.x)
 

@@ -13,8 +13,8 @@ from jaxtyping import Array, Float, Int
 
 from proxbi import _compile
 from proxbi.cleaning.method import bilevel
-from proxbi.cleaning.method.kernel import gaussian, product, squared_distances
 from proxbi.cleaning.method.bilevel import Sample, Settings, Solved
+from proxbi.cleaning.method.kernel import gaussian, product, squared_distances
 from proxbi.cleaning.method.table import Table, bucket, padded
 
 SAMPLE, PER_CLASS = 800, 10

@@ -13,7 +13,14 @@ from jaxtyping import Array, Float, Int
 
 from proxbi.cleaning.method import learners, ridge
 from proxbi.cleaning.method.bilevel import Settings
-from proxbi.cleaning.method.decision import Decision, Evidence, decide, decide_again, drawn_qualities
+from proxbi.cleaning.method.decision import (
+    Decision,
+    Evidence,
+    decide,
+    decide_again,
+    drawn_qualities,
+    other_qualities,
+)
 from proxbi.cleaning.method.kernel import KernelMap, choose_landmarks, kernel_map
 from proxbi.cleaning.method.noise_model import Calibration, Labels, Scores, calibrate, true_classes, without_noise
 from proxbi.cleaning.method.reweighting import Rows
@@ -41,8 +48,8 @@ class Judged(NamedTuple):
     """Rows that are not trusted, for which there is more:"""
     drawn: Float[np.ndarray, "draws some"]
     """Their quality, by calibrations that may as well be right; none where nothing is known."""
-    first: Float[np.ndarray, " some"]
-    """Their quality the first time."""
+    otherwise: Float[np.ndarray, "ways some"]
+    """Their quality the first time, and by other models."""
     noisy: bool
     """Whether any labels are wrong by the signs."""
     informed: bool
@@ -66,7 +73,9 @@ class Fitted(NamedTuple):
         fit without it.
         """
         # L is triangular, so that the first columns of phi are the map with the first landmarks alone.
-        total = padded(np.asarray(self.rows.repeats)[: len(self.fit)] * weights.astype(np.float32), len(self.rows.repeats))
+        total = padded(
+            np.asarray(self.rows.repeats)[: len(self.fit)] * weights.astype(np.float32), len(self.rows.repeats)
+        )
         found = ridge.fit(self.rows.features[:, :size], self.rows.given.labels, total, self.penalty, self.classes)
         return found.coefficients, np.asarray(found.scores)[: len(self.fit)].astype(np.float64)
 
@@ -87,7 +96,7 @@ def judge_all(
     grown = learners.forest(table, fit, kernel, int(draw.integers(2**31)))
     others += [] if grown is None else [grown]
 
-    usual = Calibration(np.array([learners.KERNEL, *(each.usual for each in others)]), np.zeros(table.classes))
+    usual = Calibration.of([learners.KERNEL, *(each.usual for each in others)], table.classes)
     evidence = Evidence(_labels(table, fit), trusted, table.group_count, table.classes, usual)
     scores = [kernel, *(each.fitted for each in others)]
     decision = decide(scores, evidence, draw)
@@ -110,7 +119,7 @@ def judge_all(
         other=found.other,
         some=fit[some],
         drawn=drawn,
-        first=first[some],
+        otherwise=np.stack([first[some], *other_qualities(decision, scores, evidence, some)]),
         noisy=decision.noisy,
         informed=True,
         temperature=_temperature(decision, scores, evidence),
@@ -196,7 +205,7 @@ def _temperature(decision: Decision, scores: Scores, evidence: Evidence) -> floa
     """Of the kernel regression alone, by the classes that the rows probably have."""
     targets = true_classes(decision.verdict(scores, evidence.labels), evidence.labels)
     targets[evidence.sure] = evidence.targets(evidence.sure)
-    usual = Calibration(np.array([learners.KERNEL]), np.zeros(evidence.classes))
+    usual = Calibration.of([learners.KERNEL], evidence.classes)
     return float(np.exp(-calibrate([scores[0]], targets, usual, 3.0).sharpness[0]))
 
 
@@ -205,7 +214,9 @@ def _nothing_known(table: Table, fitted: int) -> Judged:
     rows = len(table.labels)
     none = np.zeros(0, np.int64)
     every = np.ones(rows)
-    return Judged(every, every, np.zeros(rows, np.int64), none, np.ones((0, 0)), none, False, False, 1.0, fitted)
+    return Judged(
+        every, every, np.zeros(rows, np.int64), none, np.ones((0, 0)), np.ones((0, 0)), False, False, 1.0, fitted
+    )
 
 
 def _mapped(table: Table, fit: Int[np.ndarray, " fit"], phi: KernelMap) -> Rows:

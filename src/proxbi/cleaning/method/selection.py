@@ -11,11 +11,11 @@ import numpy as np
 from jaxtyping import Array, Bool, Float, Int
 from scipy.special import softmax
 
+from proxbi.cleaning.method.bilevel import Solved, noise_of
 from proxbi.cleaning.method.kernel import kernel_map, landmark_count
 from proxbi.cleaning.method.reweighting import Rows, fit, read
-from proxbi.cleaning.method.bilevel import Solved, noise_of
-from proxbi.cleaning.method.table import Table, bucket, padded
 from proxbi.cleaning.method.samples import Roles
+from proxbi.cleaning.method.table import Table, bucket, padded
 from proxbi.cleaning.method.weightings import BILEVEL, NOISY, Task, Weighting
 
 LANDMARKS = 512

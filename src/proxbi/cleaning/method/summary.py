@@ -5,11 +5,11 @@ from collections.abc import Iterator
 from typing import Any
 
 import numpy as np
-from jaxtyping import Bool, Int
+from jaxtyping import Bool, Float, Int
 
+from proxbi.cleaning.method.bilevel import Solved
 from proxbi.cleaning.method.scoring import Judged
 from proxbi.cleaning.method.selection import Verdict
-from proxbi.cleaning.method.bilevel import Solved
 from proxbi.cleaning.method.table import Table
 from proxbi.cleaning.result import Interval
 
@@ -24,8 +24,8 @@ def wrong_share(judged: Judged, rows: Bool[np.ndarray, " rows"]) -> Interval:
     r"""The share of wrong labels among some of the rows that are not trusted, and its 95 % interval.
 
     With q the qualities, the estimate is the mean of 1 - q. Three variances add up: that of this mean over the drawn
-    calibrations; sum q (1 - q) / n^2, of the number of wrong labels when the calibration is right; and the squared
-    difference of what was found the first and the second time. Where no noise is seen the interval begins at 0.
+    calibrations; sum q (1 - q) / n^2, of the number of wrong labels when the calibration is right; and the mean square
+    of how far other models, and the first round, are from it. Where no noise is seen the interval begins at 0.
     """
     ours = rows[judged.some]
     if not rows.any() or not ours.any():
@@ -33,20 +33,27 @@ def wrong_share(judged: Judged, rows: Bool[np.ndarray, " rows"]) -> Interval:
     wrong, drawn = 1 - judged.quality[rows], 1 - judged.drawn[:, ours].mean(axis=1)
     estimate = float(wrong.mean())
     within = np.sum(wrong * (1 - wrong)) / len(wrong) ** 2
-    twice = float(np.mean(judged.first[ours] - judged.quality[judged.some[ours]])) ** 2
-    # Once: the draws are around what would be found with noise, also where it is not believed.
-    reach = 1.96 * math.sqrt(float(drawn.var(ddof=1)) + within + twice)
+    apart = np.mean(judged.otherwise[:, ours] - drawn_from(judged)[ours], axis=1)
+    reach = 1.96 * math.sqrt(float(drawn.var(ddof=1)) + within + float(np.mean(apart**2)))
     low, high = estimate - reach, estimate + reach
     if not judged.noisy:
         low, high = 0.0, max(high, float(drawn.mean()) + reach)
     return Interval(estimate, max(0.0, low), min(1.0, high))
 
 
-def wrong_shares(name: str, index: Int[np.ndarray, " rows"], indices: int, judged: Judged, noisy: Bool[np.ndarray, " rows"]
+def drawn_from(judged: Judged) -> Float[np.ndarray, " some"]:
+    """What the other models are compared with: the quality; or, where no noise is believed, what it would be with."""
+    return judged.quality[judged.some] if judged.noisy else judged.drawn.mean(axis=0)
+
+
+def wrong_shares(
+    name: str, index: Int[np.ndarray, " rows"], indices: int, judged: Judged, noisy: Bool[np.ndarray, " rows"]
 ) -> list[dict[str, Any]]:
     """`wrong_share` of the noisy rows with each index; `name` is what it is called."""
     parts = [noisy & (index == each) for each in range(indices)]
-    return [{name: each, "rows": int(part.sum()), **wrong_share(judged, part)._asdict()} for each, part in enumerate(parts)]
+    return [
+        {name: each, "rows": int(part.sum()), **wrong_share(judged, part)._asdict()} for each, part in enumerate(parts)
+    ]
 
 
 def sentences(

@@ -13,9 +13,9 @@ import numpy as np
 from jaxtyping import Array, Float
 
 from proxbi import _compile
+from proxbi.cleaning.method.bilevel import Settings, noise_of
 from proxbi.cleaning.method.kernel import squared_distances
 from proxbi.cleaning.method.reweighting import Rows, judge, reweigh
-from proxbi.cleaning.method.bilevel import Settings, noise_of
 from proxbi.cleaning.method.table import bucket, padded
 
 NEIGHBOURS, REFEREES = 10, 512
