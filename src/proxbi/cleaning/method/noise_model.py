@@ -5,8 +5,8 @@ blended on one scale,
 
     p(t | u) = softmax_t( sigma_t sum_l beta_l s_l(t | u) + bias_t ),      b = (1 - DOUBT) p + DOUBT / K,
 
-so that the logarithms of beta and sigma and the biases are few numbers, the *calibration*. A learner of noisy labels is blurred, by how much
-depends on the noise, and leans towards classes that get too many labels: beta and bias undo both.
+so that the logarithms of beta and sigma and the biases are few numbers, the *calibration*. A learner of noisy labels is
+blurred, by how much depends on the noise, and leans towards classes that get too many labels: beta and bias undo both.
 
 **Noise.** A label of a row of class t from group a is wrong with probability
 
@@ -58,7 +58,7 @@ SHARPER, ROUNDS, MOST_ROUNDS = 4.0, 4, 8
 """How much sharper than blurred belief the alternation starts; after how many rounds it stops if labels are then
 likelier than without noise; and after how many in any case."""
 RATE, HARD, PLAUSIBLE, BY_GROUP, BY_CLASS = (-2.0, 1.5), (0.0, 0.5), (-1.0, 1.5), (0.0, 1.5), (0.0, 1.0)
-"""Mean and standard deviation of the priors of the noise: one label in eight is wrong, give or take a factor of four."""
+"""Mean and standard deviation of the priors of the noise: one label in eight is wrong, within a factor of four."""
 STARTS = ((-3.0, -1.0), (-1.0, -1.0), (-1.5, 1.0))
 """Of `rate` and `plausible`: the likelihood has several maxima."""
 NEWTON_STEPS = 60

@@ -93,18 +93,20 @@ class Weighting(NamedTuple):
     weigh: Weigh
 
 
-NOISY = Weighting("noisy", "all labels as given", False, noisy)
-BILEVEL = Weighting("bilevel", "each row by how likely its label is right", False, bilevel)
+NOISY = Weighting("noisy", "all rows, with the labels given", False, noisy)
+BILEVEL = Weighting("bilevel", "weights learned by the bilevel solver", False, bilevel)
 WEIGHTINGS = (
     NOISY,
-    Weighting("trusted only", "trusted rows alone", True, trusted_only),
-    Weighting("trusted posterior", "weighed by a fit of the trusted rows alone", True, trusted_posterior),
-    Weighting("trimming", "the least likely labels dropped, twice", False, trimming),
-    Weighting("knn shapley", "rows dropped that harm a vote of neighbours", True, knn_shapley),
+    Weighting("trusted only", "the trusted rows alone", True, trusted_only),
+    Weighting("trusted posterior", "a model of the trusted rows judges each label", True, trusted_posterior),
+    Weighting("trimming", "rows of large loss are dropped, and the model fitted again", False, trimming),
+    Weighting("knn shapley", "rows that harm their neighbours' votes are dropped", True, knn_shapley),
     BILEVEL,
 )
 """The simplest first: a later one is taken only if it is clearly better."""
-MEANING_OF_FREE = "one weight for each row, solved for"
+MEANING_OF_FREE = "one free weight for each row, learned by the bilevel solver"
+MEANINGS = {one.name: one.meaning for one in WEIGHTINGS} | {"free": MEANING_OF_FREE}
+"""By name."""
 
 
 @_compile.jit
