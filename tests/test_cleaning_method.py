@@ -377,7 +377,7 @@ def a_task(features: np.ndarray, labels: np.ndarray, trusted: np.ndarray, classe
 
 
 def test_shapley_values_are_those_of_all_orders(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(ways, "NEIGHBOURS", 2)
+    monkeypatch.setattr(weightings, "NEIGHBOURS", 2)
     draw = np.random.default_rng(6)
     for trial in range(3):
         features = draw.normal(size=(7, 2)).astype(np.float32)
@@ -656,8 +656,7 @@ def test_labels_are_kept_where_features_say_nothing(rows: int, trusted: int) -> 
     labels = draw.permutation(np.arange(rows) % 2)
     result = clean(draw.normal(size=(rows, 2)), labels, 2, trusted=np.arange(rows) < trusted)
     assert not result.issue.any()
-    assert result.noise_rate.low < 0.05
-    assert result.noise_rate.high > 0.3
+    assert np.isnan(result.noise_rate.estimate)  # not known, and not the prior
     assert not result.helped
 
 

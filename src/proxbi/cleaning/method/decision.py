@@ -4,9 +4,12 @@ r"""From the scores of learners to the quality of every label, with what is not 
 is the simplest explanation, and kept unless there is a sign against it:
 
 - the control group: under it, trusted labels are likelier than the others by more than `CLEARLY` standard errors,
-  though both were judged alike, each by fits without it; or
-- the likelihood: with noise it is higher by more than the noise has numbers (Akaike); or, where trusted rows are
-  likelier by one standard error at least, by half that number times the logarithm of the rows (Bayes).
+  though both were judged alike, each by fits without it;
+- the likelihood: with noise it is higher, by half as many units as the noise has numbers times the logarithm of the
+  rows (Bayes);
+- a weaker sign of both kinds: trusted labels are likelier by one standard error, and all labels with noise.
+
+Without a control group it is enough that noise raises the log-likelihood by as much as it has numbers (Akaike).
 
 **Twice.** Quality is found, the kernel regression fitted again with it as weights, and all is done once more with its
 new scores. Without trusted rows the noise stays as it was found the first time: labels that had a part in the weights
@@ -171,8 +174,8 @@ def _is_noisy(found: Decision, blurred: Calibration, scores: Scores, evidence: E
         return gain > numbers
     apart = simple[trusted].mean() - simple[~trusted].mean()
     error = np.sqrt(simple[trusted].var() / trusted.sum() + simple[~trusted].var() / np.sum(~trusted))
-    supported = gain > numbers * np.log(np.sum(~trusted)) / 2
-    return bool(apart > CLEARLY * error or (supported and apart > error))
+    by_itself = gain > numbers * np.log(np.sum(~trusted)) / 2
+    return bool(apart > CLEARLY * error or by_itself or (gain > 0 and apart > error))
 
 
 def _take(scores: Scores, rows: Int[np.ndarray, " some"]) -> Scores:
