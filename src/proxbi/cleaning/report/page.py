@@ -124,7 +124,7 @@ def _judged(cleaned: Cleaned) -> dict[str, Any]:
         "headline": findings.headline(cleaned),
         "for_a_model": findings.for_a_model(cleaned),
         "judge": findings.judge(cleaned),
-        "scores": [row | {"meaning": MEANINGS[row["name"]]} for row in cleaned.scores],
+        "scores": [row | {"meaning": MEANINGS.get(row["name"], row["name"])} for row in cleaned.scores],
         "chosen": cleaned.chosen,
         "percent": percent,
         "gap": figures.gap(cleaned.history),
