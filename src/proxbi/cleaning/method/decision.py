@@ -94,14 +94,14 @@ def decide(scores: Scores, evidence: Evidence, draw: np.random.Generator) -> Dec
         sharp = noise_model.calibrate(_take(scores, sure), evidence.targets(sure), explained.halfway)
     covariance = noise_model.uncertainty(sharp, _take(scores, sure), labels.repeats[sure])
     belief = sharp.belief(scores)
-    noise = noise_model.fit_noise(belief[doubtful], labels.take(doubtful), evidence.groups, explained.noise)
+    others = labels.take(doubtful)
+    noise = noise_model.fit_noise(belief[doubtful], others, evidence.groups, explained.noise)
+    noise = noise_model.simplest(noise, belief[doubtful], others)
     found = Decision(sharp, noise, True, covariance, sharp)
     if _is_noisy(found, blurred, scores, evidence):
         return found
     little = noise_model.no_noise(evidence.groups, evidence.classes)
-    little = noise_model.fit_noise(
-        blurred.belief(_take(scores, doubtful)), labels.take(doubtful), evidence.groups, little, alone=True
-    )
+    little = noise_model.fit_near(little, blurred.belief(scores)[doubtful], others)
     return found._replace(calibration=blurred, noise=little, noisy=False)
 
 
@@ -122,7 +122,7 @@ def decide_again(before: Decision, scores: Scores, evidence: Evidence, draw: np.
     now = noise_model.calibrate(_take(scores, sure), evidence.targets(sure), now)
     covariance = noise_model.uncertainty(now, _take(scores, sure), labels.repeats[sure])
     belief = now.belief(_take(scores, doubtful))
-    noise = noise_model.fit_noise(belief, labels.take(doubtful), evidence.groups, before.noise, alone=True)
+    noise = noise_model.fit_near(before.noise, belief, labels.take(doubtful))
     return Decision(now, noise, True, covariance, now)
 
 
@@ -136,7 +136,7 @@ def drawn_qualities(
     qualities = []
     for _ in range(DRAWS):
         belief = noise_model.moved(decision.sharp, root @ draw.standard_normal(len(root))).belief(few)
-        noise = noise_model.fit_noise(belief, labels, evidence.groups, decision.noise, alone=True)
+        noise = noise_model.fit_near(decision.noise, belief, labels)
         qualities.append(noise_model.judge(noise, belief, labels).quality)
     return some, np.stack(qualities)
 
@@ -149,14 +149,14 @@ def other_qualities(
     """
     sure, labels = evidence.sure, evidence.labels.take(some)
     belief = decision.sharp.belief(_take(scores, some))
-    plain = noise_model.fit_noise(belief, labels, evidence.groups, decision.noise, alone=True, plain=True)
+    plain = noise_model.fit_near(noise_model.plainly(decision.noise), belief, labels)
     qualities = [noise_model.judge(plain, belief, labels).quality]
     for index in range(len(scores)) if len(scores) > 1 else ():
         one = [scores[index]]
         # Alone, a learner must be sharper by what the others were.
         centre = decision.sharp._replace(sharpness=decision.sharp.sharpness[[index]] + np.log(len(scores)))
         belief = noise_model.calibrate(_take(one, sure), evidence.targets(sure), centre).belief(_take(one, some))
-        noise = noise_model.fit_noise(belief, labels, evidence.groups, decision.noise, alone=True)
+        noise = noise_model.fit_near(decision.noise, belief, labels)
         qualities.append(noise_model.judge(noise, belief, labels).quality)
     return np.stack(qualities)
 

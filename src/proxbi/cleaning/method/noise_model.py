@@ -50,8 +50,9 @@ FIXED_SD = 1e-3
 VAGUE_SD = 1.0
 """Of the sharpness, where there is only what is usual to go by."""
 NEVER = -30.0
+"""Log-odds of what does not happen: plain noise has it for `plausible`."""
 LITTLE = -4.0
-"""Log-odds of what does not happen, and of a wrong label where there is hardly any."""
+"""Log-odds of a wrong label where there is hardly any."""
 RATES = (-3.0, -1.0)
 """Log-odds of a wrong label to start from."""
 SHARPER, ROUNDS, MOST_ROUNDS = 4.0, 4, 8
@@ -220,22 +221,37 @@ def _spread(calibration: Calibration, sharpness_sd: float, class_sd: float) -> F
 
 
 def fit_noise(
-    belief: Float[np.ndarray, "rows classes"],
-    labels: Labels,
-    groups: int,
-    start: Noise | None = None,
-    alone: bool = False,
-    plain: bool = False,
+    belief: Float[np.ndarray, "rows classes"], labels: Labels, groups: int, start: Noise | None = None
 ) -> Noise:
-    """The noise under which these labels are most likely: the best from several starts, `start` among them or `alone`;
-    `plain` does not depend on the row.
-    """
+    """The noise under which these labels are most likely: the best from several starts, `start` among them."""
     nothing = no_noise(groups, belief.shape[1])
-    starts = [] if alone else [nothing._replace(rate=rate, plausible=how) for rate, how in STARTS]
+    starts = [nothing._replace(rate=rate, plausible=how) for rate, how in STARTS]
     tried = [_fit_from(one, belief, labels, 3) for one in starts]
     if start is not None:
-        tried.append(_fit_from(start, belief, labels, 2, plain))
+        tried.append(_fit_from(start, belief, labels, 2))
     return min(tried, key=lambda one: one[0])[1]
+
+
+def fit_near(start: Noise, belief: Float[np.ndarray, "rows classes"], labels: Labels) -> Noise:
+    """The same from one start; plain noise stays plain."""
+    return _fit_from(start, belief, labels, 2)[1]
+
+
+def simplest(noise: Noise, belief: Float[np.ndarray, "rows classes"], labels: Labels) -> Noise:
+    """Plain noise, which is the same for all rows of a group, unless this one explains the labels better by as many
+    units as it has more numbers (Akaike).
+    """
+    classes = belief.shape[1]
+    more = 2 + classes + (classes if classes > 2 else 0)  # hard, plausible, by class; and, at the least, C
+    plain = fit_near(plainly(noise), belief, labels)
+    gain = log_likelihood(judge(noise, belief, labels), labels) - log_likelihood(judge(plain, belief, labels), labels)
+    return noise if gain > more else plain
+
+
+def plainly(noise: Noise) -> Noise:
+    """The noise without all that depends on the row or the class."""
+    nothing = no_noise(len(noise.by_group), len(noise.by_class))
+    return nothing._replace(rate=noise.rate, by_group=noise.by_group, plausible=NEVER)
 
 
 def no_noise(groups: int, classes: int) -> Noise:
@@ -253,7 +269,7 @@ def explain(scores: Scores, labels: Labels, groups: int, usual: Calibration, blu
     least = without_noise(blurred.belief(scores), labels).sum() + numbers(groups, len(usual.bias))
     for done in range(MOST_ROUNDS):
         belief = now.belief(scores)
-        noise = fit_noise(belief, labels, groups, noise, alone=noise is not None)
+        noise = fit_noise(belief, labels, groups) if noise is None else fit_near(noise, belief, labels)
         verdict = judge(noise, belief, labels)
         if done >= ROUNDS and log_likelihood(verdict, labels) > least:
             break
@@ -312,27 +328,25 @@ def log_likelihood(verdict: Verdict, labels: Labels) -> float:
 
 
 def _fit_from(
-    start: Noise, belief: Float[np.ndarray, "rows classes"], labels: Labels, rounds: int, plain: bool = False
+    start: Noise, belief: Float[np.ndarray, "rows classes"], labels: Labels, rounds: int
 ) -> tuple[float, Noise]:
     """The loss and the noise after so many rounds of fitting all numbers and then C."""
-    noise, loss = (start._replace(hard=0.0, plausible=NEVER) if plain else start), np.inf
+    noise, loss = start, np.inf
     for left in reversed(range(rounds)):
-        loss, noise = _fit_numbers(noise, belief, labels, plain)
-        if left:
+        loss, noise = _fit_numbers(noise, belief, labels)
+        if left and noise.plausible > NEVER:
             noise = noise._replace(confusion=estimate_confusion(_pairs(noise, belief, labels)))
     return loss, noise
 
 
-def _fit_numbers(
-    start: Noise, belief: Float[np.ndarray, "rows classes"], labels: Labels, plain: bool
-) -> tuple[float, Noise]:
+def _fit_numbers(start: Noise, belief: Float[np.ndarray, "rows classes"], labels: Labels) -> tuple[float, Noise]:
     """All but C."""
     groups, classes = len(start.by_group), len(start.by_class)
     priors = np.array([RATE, HARD, PLAUSIBLE] + [BY_GROUP] * groups + [BY_CLASS] * classes)
     x0 = np.concatenate([[start.rate, start.hard, start.plausible], start.by_group, start.by_class])
     free = np.ones(len(x0), bool)
     free[3 : 3 + groups] = groups > 1
-    free[1:3] = not plain
+    free[[1, 2, *range(3 + groups, len(x0))]] = start.plausible > NEVER
 
     def noise_of(x: np.ndarray) -> Noise:
         return Noise(x[0], x[1], x[2], x[3 : 3 + groups], x[3 + groups :], start.confusion)
