@@ -182,15 +182,15 @@ def _labels(table: Table, rows: Int[np.ndarray, " some"]) -> Labels:
 
 
 def _tells(decision: Decision, scores: Scores, evidence: Evidence) -> bool:
-    """Whether the labels are clearly likelier given the features than given how frequent each class is: by two standard
-    deviations, and by a factor of at least `EVIDENCE`, as few rows may agree by chance.
+    """Whether the labels are clearly likelier given the features than given how frequent each class is: by one standard
+    deviation, and by a factor of at least `EVIDENCE`, as few rows may agree by chance.
     """
     labels, trusted = evidence.labels, evidence.trusted
     belief = decision.calibration.belief(scores)
     found = labels.repeats * np.log(decision.verdict(scores, labels).likelihood)
     found[trusted] = without_noise(belief, labels)[trusted]
     gain = found - labels.repeats * np.log(_frequency(evidence))
-    return bool(gain.sum() > np.log(EVIDENCE) + 2 * gain.std() * np.sqrt(len(gain)))
+    return bool(gain.sum() > np.log(EVIDENCE) + gain.std() * np.sqrt(len(gain)))
 
 
 def _frequency(evidence: Evidence) -> Float[np.ndarray, " rows"]:
