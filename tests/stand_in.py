@@ -16,7 +16,17 @@ NEIGHBOURS = 10
 
 
 def clean(
-    features, labels, classes, *, trusted=None, groups=None, sample_weight=None, weights="auto", seed=0, progress=None
+    features,
+    labels,
+    classes,
+    *,
+    trusted=None,
+    groups=None,
+    sample_weight=None,
+    pred_probs=None,
+    weights="auto",
+    seed=0,
+    progress=None,
 ):
     """A label is wrong if another one is more frequent among its neighbours."""
     say = progress or (lambda stage, share: None)

@@ -13,7 +13,7 @@ if TYPE_CHECKING:
     from proxbi.cleaning.estimator.label_cleaner import LabelCleaner as LabelCleaner
     from proxbi.cleaning.estimator.scoring import TrustedScorer as TrustedScorer
     from proxbi.cleaning.files.job import clean_file as clean_file
-    from proxbi.cleaning.method.cleaner import clean as clean
+    from proxbi.cleaning.method.clean import clean as clean
     from proxbi.cleaning.result import Cleaned as Cleaned
 
 # Imported when first asked for: they need scikit-learn, which the paper's problem does not.
@@ -21,7 +21,7 @@ _LATER = {
     "LabelCleaner": "estimator.label_cleaner",
     "CleaningWarning": "estimator.label_cleaner",
     "TrustedScorer": "estimator.scoring",
-    "clean": "method.cleaner",
+    "clean": "method.clean",
     "Cleaned": "result",
     "clean_file": "files.job",
 }

@@ -1,5 +1,6 @@
 """What `proxbi.cleaning.clean` returns."""
 
+import math
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
@@ -20,7 +21,7 @@ class Cleaned:
     """What is known about each of the n rows: arrays over the rows given, in their order, trusted rows included."""
 
     weight: Float[np.ndarray, " n"]
-    """The weight in [0, 1] to train with; 1 for trusted rows."""
+    """The weight in [0, 1] to train with: the quality; 1 for trusted rows."""
     quality: Float[np.ndarray, " n"]
     """The probability that the given label is right, from a model that was not shown it."""
     issue: Bool[np.ndarray, " n"]
@@ -29,7 +30,7 @@ class Cleaned:
     """The given label where there is no issue, the most likely class where there is."""
     trusted: Bool[np.ndarray, " n"]
     noise_rate: Interval
-    """The share of wrong labels among the rows that are not trusted."""
+    """The share of wrong labels among the rows that are not trusted; NaN where it is not known."""
     noise_by_class: list[dict[str, Any]]
     """Rows {"class", "rows", "estimate", "low", "high"}: the share of wrong labels among those given as this class."""
     noise_by_group: list[dict[str, Any]]
@@ -37,7 +38,7 @@ class Cleaned:
     scores: list[dict[str, Any]]
     """Held-out on trusted rows: {"name", "accuracy", "accuracy_se", "loss", "loss_se"} for each way to weigh rows."""
     chosen: str
-    """The name in `scores` that was picked, by its held-out loss."""
+    """The name in `scores` that was picked: the simplest, unless another has a clearly lower held-out loss."""
     helped: bool
     """False: training on all rows alike is as good as what was chosen."""
     history: list[dict[str, Any]]
@@ -48,3 +49,25 @@ class Cleaned:
     """Sentences."""
     settings: dict[str, float | str]
     """What the solver set: noise rate, bandwidth, ridge, temperature, ..., and the seed."""
+
+    @classmethod
+    def unknown(cls, labels: Int[np.ndarray, " n"], warning: str, **settings: float | str) -> "Cleaned":
+        """Every label is kept, and nothing is known."""
+        n = len(labels)
+        return cls(
+            weight=np.ones(n),
+            quality=np.ones(n),
+            issue=np.zeros(n, bool),
+            suggested=labels,
+            trusted=np.zeros(n, bool),
+            noise_rate=Interval(math.nan, math.nan, math.nan),
+            noise_by_class=[],
+            noise_by_group=[],
+            scores=[],
+            chosen="noisy",
+            helped=False,
+            history=[],
+            removal=[],
+            warnings=[warning],
+            settings=dict(settings),
+        )

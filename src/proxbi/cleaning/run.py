@@ -2,17 +2,21 @@
 
 from collections.abc import Callable
 from dataclasses import replace
-from typing import Any, Literal
+from typing import Literal
 
 import numpy as np
 
 from proxbi.cleaning.inputs.prepare import Inputs
-from proxbi.cleaning.method.cleaner import clean
-from proxbi.cleaning.result import Cleaned, Interval
+from proxbi.cleaning.method.clean import clean
+from proxbi.cleaning.result import Cleaned
 
 FEWEST_ROWS = 50
 """With fewer, and none trusted, labels cannot be judged by one another."""
 
+TOO_FEW = (
+    f"No row is trusted and there are fewer than {FEWEST_ROWS}, too few to judge labels by one another: all are kept "
+    "as they are."
+)
 NOTHING_LEFT = (
     "Without the flagged rows there are no two classes left: the features may say nothing about the labels. The final "
     "classifier is fitted to all rows."
@@ -29,9 +33,8 @@ def clean_inputs(
     """Run the method, unless there is too little to go by; the warnings are those of the inputs and its own."""
     counted = len(inputs.labels) if inputs.weight is None else float(np.sum(inputs.weight))
     if inputs.trusted is None and counted < FEWEST_ROWS:
-        cleaned = _untouched(inputs, seed)
+        cleaned = Cleaned.unknown(inputs.labels, TOO_FEW, seed=seed)
     else:
-        brought: dict[str, Any] = {} if inputs.pred_probs is None else {"pred_probs": inputs.pred_probs}
         cleaned = clean(
             inputs.features,
             inputs.labels,
@@ -42,32 +45,7 @@ def clean_inputs(
             weights=weights,
             seed=seed,
             progress=progress,
-            **brought,
+            pred_probs=inputs.pred_probs,
         )
     said = [] if len(np.unique(inputs.labels[~cleaned.issue])) > 1 else [NOTHING_LEFT]
     return replace(cleaned, warnings=[*inputs.warnings, *cleaned.warnings, *said])
-
-
-def _untouched(inputs: Inputs, seed: int) -> Cleaned:
-    """Every label is kept, and nothing is known."""
-    n = len(inputs.labels)
-    return Cleaned(
-        weight=np.ones(n),
-        quality=np.ones(n),
-        issue=np.zeros(n, bool),
-        suggested=inputs.labels,
-        trusted=np.zeros(n, bool),
-        noise_rate=Interval(np.nan, np.nan, np.nan),
-        noise_by_class=[],
-        noise_by_group=[],
-        scores=[],
-        chosen="noisy",
-        helped=False,
-        history=[],
-        removal=[],
-        warnings=[
-            f"No row is trusted and there are fewer than {FEWEST_ROWS}, too few to judge labels by one another: all "
-            "are kept as they are."
-        ],
-        settings={"seed": seed},
-    )

@@ -41,7 +41,7 @@ class LabelCleaner(ClassifierMixin, BaseEstimator):
 
     A bilevel problem sets how much each row counts: lower level, a weighted ridge regression on kernel features; upper
     level, its loss on trusted rows that it has not seen, in the noise rates, the bandwidth, the ridge and the
-    temperature (see `proxbi.cleaning.method.cleaner`).
+    temperature (see `proxbi.cleaning.method.clean`).
 
     - `estimator`: the classifier fitted in the end to the rows kept and the trusted ones: any of scikit-learn, which
       gets X as it came (of images the pixels); None: kernel ridge regression on the encoded features; "linear":
@@ -71,7 +71,7 @@ class LabelCleaner(ClassifierMixin, BaseEstimator):
     """
 
     # No other estimator knows what these are: in metadata routing it asks for them without being told to.
-    __metadata_request__fit = {"X_val": True, "y_val": True, "trusted": True, "groups": True}  # noqa: RUF012
+    __metadata_request__fit = dict.fromkeys(("X_val", "y_val", "trusted", "groups", "pred_probs"), True)
 
     def __init__(
         self, estimator: Any = None, *, weights: Literal["auto", "free"] = "auto", random_state: Any = 0
@@ -90,6 +90,7 @@ class LabelCleaner(ClassifierMixin, BaseEstimator):
         y_val: Any = None,
         trusted: Any = None,
         groups: Any = None,
+        pred_probs: Any = None,
     ) -> "LabelCleaner":
         """Clean the labels `y` of `X`, then fit the final classifier.
 
@@ -99,6 +100,8 @@ class LabelCleaner(ClassifierMixin, BaseEstimator):
           truth values: scikit-learn slices what is as long as X, and nothing else.
         - `X_val, y_val`: trusted rows beside X.
         - `groups`: the annotator or source of each row; each gets a noise rate of its own.
+        - `pred_probs`: out-of-fold probabilities of a model of one's own, for the rows of X and the classes in order;
+          they are calibrated and blended with what the cleaner finds itself.
         """
         self._check_parameters(weighted=sample_weight is not None)
         X, y = self._checked(X, y, reset=True)
@@ -106,7 +109,16 @@ class LabelCleaner(ClassifierMixin, BaseEstimator):
             raise ValueError("X_val and y_val must be given together.")
         if X_val is not None:
             X_val, y_val = self._checked(X_val, y_val, reset=False)
-        inputs = prepare(X, y, X_val=X_val, y_val=y_val, trusted=trusted, groups=groups, sample_weight=sample_weight)
+        inputs = prepare(
+            X,
+            y,
+            X_val=X_val,
+            y_val=y_val,
+            trusted=trusted,
+            groups=groups,
+            sample_weight=sample_weight,
+            pred_probs=pred_probs,
+        )
         self._seed = _seed(self.random_state)
         self._store(inputs, clean_inputs(inputs, weights=self.weights, seed=self._seed))
         self._index = getattr(X, "index", None)

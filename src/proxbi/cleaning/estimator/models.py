@@ -8,6 +8,7 @@ import scipy.linalg
 from jaxtyping import Bool, Float, Int
 
 from proxbi.cleaning.method.kernel import JITTER, typical_distance
+from proxbi.cleaning.method.randomness import stream
 
 if TYPE_CHECKING:
     from sklearn.linear_model import LogisticRegression
@@ -59,7 +60,7 @@ class KernelModel:
     ) -> "KernelModel":
         """Rows with weight 0 might as well not be there; one with weight 2 might be there twice."""
         weight = np.ones(len(labels)) if sample_weight is None else np.asarray(sample_weight, np.float64)
-        draw = np.random.default_rng(self.seed)
+        draw = stream(self.seed)
         rows = np.flatnonzero(weight > 0)
         rows = np.sort(draw.permutation(rows)[:FIT]) if len(rows) > FIT else rows
         self._choose_landmarks(features[rows], draw)
@@ -113,7 +114,7 @@ def linear_model(
     1.0
     """
     weight = np.ones(len(labels)) if sample_weight is None else np.asarray(sample_weight, np.float64)
-    draw = np.random.default_rng(seed)
+    draw = stream(seed)
     spread = features[weight > 0].std(axis=0)
     spread = np.maximum(spread, 0.05 * np.sqrt(np.mean(spread**2)) + 1e-12)  # of columns that hardly vary
     scales = [(spread**-power).astype(features.dtype) for power in POWERS]

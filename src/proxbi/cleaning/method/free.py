@@ -17,8 +17,8 @@ import numpy as np
 from jaxtyping import Array, Float
 
 from proxbi._minimize import minimize
-from proxbi.cleaning.method.settings import history_row
-from proxbi.cleaning.method.ways import Task
+from proxbi.cleaning.method.bilevel import history_row, raise_if_interrupted
+from proxbi.cleaning.method.weightings import Task
 from proxbi.cleaning.problem import cross_entropy, hyper_cleaning
 from proxbi.datasets import Labelled
 from proxbi.hypergradient import Implicit
@@ -70,7 +70,7 @@ def _solve(
         losses = [past["held_out"] for past in history]
         return len(losses) - int(np.argmin(losses)) > PATIENCE
 
-    minimize(
+    result = minimize(
         problem,
         x0,
         y0,
@@ -80,6 +80,7 @@ def _solve(
         callbacks=[watch],
         throw=False,
     )
+    raise_if_interrupted(result.status)
     return np.asarray(jax.nn.sigmoid(best)), history
 
 

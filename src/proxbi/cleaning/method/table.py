@@ -6,7 +6,7 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Bool, Float, Int
 
-from proxbi.cleaning.method.noise import Given
+from proxbi.cleaning.method.label_noise import Given
 
 
 class Table(NamedTuple):
@@ -20,6 +20,8 @@ class Table(NamedTuple):
     repeats: Float[np.ndarray, " rows"]
     """How often each row counts: its sample weight, 1 on average. Rows with 0 are judged but never fitted."""
     classes: int
+    pred_probs: Float[np.ndarray, "rows classes"] | None = None
+    """Of a model of the user's; NaN for rows that it says nothing about."""
 
     @property
     def group_count(self) -> int:
@@ -42,7 +44,13 @@ class Table(NamedTuple):
 
 
 def checked(
-    features: Any, labels: Any, classes: int, trusted: Any = None, groups: Any = None, sample_weight: Any = None
+    features: Any,
+    labels: Any,
+    classes: int,
+    trusted: Any = None,
+    groups: Any = None,
+    sample_weight: Any = None,
+    pred_probs: Any = None,
 ) -> Table:
     """The table, or an error that names the argument."""
     matrix = np.asarray(features, np.float32)
@@ -68,6 +76,7 @@ def checked(
         source.astype(np.int32),
         repeats,
         int(classes),
+        None if pred_probs is None else _chances(pred_probs, rows, int(classes)),
     )
 
 
@@ -98,6 +107,19 @@ def _labels(labels: Any, rows: int, classes: int) -> Int[np.ndarray, " rows"]:
     if given.min() < 0 or given.max() >= classes:
         raise ValueError(f"labels must be in 0..{classes - 1}, got {given.min()}..{given.max()}.")
     return given.astype(np.int32)
+
+
+def _chances(pred_probs: Any, rows: int, classes: int) -> Float[np.ndarray, "rows classes"]:
+    chances = np.asarray(pred_probs, np.float64)
+    if chances.shape != (rows, classes):
+        raise ValueError(f"pred_probs must have shape ({rows}, {classes}), rows by classes, got {chances.shape}.")
+    known = ~np.isnan(chances).any(axis=1)
+    if not np.all((chances[known] >= 0) & (chances[known] <= 1)):
+        raise ValueError("pred_probs must be probabilities, between 0 and 1.")
+    totals = chances.sum(axis=1, keepdims=True)
+    if np.any(totals[known] <= 0):
+        raise ValueError(f"pred_probs is 0 for all classes in row {np.flatnonzero(known & (totals[:, 0] <= 0))[0]}.")
+    return chances / totals
 
 
 def _repeats(sample_weight: Any, rows: int) -> Float[np.ndarray, " rows"]:

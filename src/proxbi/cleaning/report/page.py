@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from jaxtyping import Int
 
+from proxbi.cleaning.method.weightings import MEANINGS
 from proxbi.cleaning.report import figures, findings
 from proxbi.cleaning.report.markup import number, percent
 from proxbi.cleaning.report.review import COLUMNS, Rows, borderline, suspects, table
@@ -19,16 +20,6 @@ if TYPE_CHECKING:
 
 SUSPECTS, BORDERLINE = 500, 40  # rows shown at most
 LARGEST_PAGE = 2_000_000  # bytes
-MEANING = {
-    "noisy": "all rows, with the labels given",
-    "trusted only": "the trusted rows alone",
-    "trusted posterior": "a model of the trusted rows judges each label",
-    "trimming": "rows of large loss are dropped, and the model fitted again",
-    "knn shapley": "rows that harm their neighbours' votes are dropped",
-    "bilevel": "weights learned by the bilevel solver",
-    "free": "one free weight for each row, learned by the bilevel solver",
-}
-"""What the rows that are compared were trained on, in words."""
 
 
 def write_report(
@@ -133,7 +124,7 @@ def _judged(cleaned: Cleaned) -> dict[str, Any]:
         "headline": findings.headline(cleaned),
         "for_a_model": findings.for_a_model(cleaned),
         "judge": findings.judge(cleaned),
-        "scores": [row | {"meaning": MEANING.get(row["name"], "")} for row in cleaned.scores],
+        "scores": [row | {"meaning": MEANINGS.get(row["name"], row["name"])} for row in cleaned.scores],
         "chosen": cleaned.chosen,
         "percent": percent,
         "gap": figures.gap(cleaned.history),

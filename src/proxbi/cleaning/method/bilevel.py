@@ -31,7 +31,7 @@ from jaxtyping import Array, Float
 from proxbi._minimize import minimize
 from proxbi._tree import Scalar
 from proxbi.cleaning.method.kernel import gaussian, product
-from proxbi.cleaning.method.noise import Given, Noise, joint, symmetric_confusion
+from proxbi.cleaning.method.label_noise import Given, Noise, joint, symmetric_confusion
 from proxbi.hypergradient import Implicit
 from proxbi.problem import Counts, Problem
 from proxbi.regularizers import Box, Regularizer, Separable, SquaredL2
@@ -106,8 +106,15 @@ def solve(sample: Sample, x0: Settings, held_out: Part) -> Solved:
 
     y0 = jnp.asarray(np.zeros(sample.belief.shape, sample.belief.dtype))
     result = minimize(problem, x0, y0, SOLVER, steps=STEPS, every=1, tol=TOL, callbacks=[watch], throw=False)
+    raise_if_interrupted(result.status)
     history = [history_row(row, *both) for row, both in zip(result.history, losses, strict=True)]
-    return Solved(best, history, result.status)
+    return Solved(x0 if result.status.failed else best, history, result.status)
+
+
+def raise_if_interrupted(status: Status) -> None:
+    """`minimize` answers Ctrl-C with what it has; half a solution is none."""
+    if status is Status.INTERRUPTED:
+        raise KeyboardInterrupt
 
 
 def history_row(row: dict[str, Any], seen: float, held_out: float) -> dict[str, Any]:

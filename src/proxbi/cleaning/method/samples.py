@@ -12,12 +12,12 @@ import numpy as np
 from jaxtyping import Array, Float, Int
 
 from proxbi import _compile
-from proxbi.cleaning.method import settings
+from proxbi.cleaning.method import bilevel
+from proxbi.cleaning.method.bilevel import Sample, Settings, Solved
 from proxbi.cleaning.method.kernel import gaussian, product, squared_distances
-from proxbi.cleaning.method.settings import Sample, Settings, Solved
 from proxbi.cleaning.method.table import Table, bucket, padded
 
-SAMPLE, PER_CLASS = 500, 10
+SAMPLE, PER_CLASS = 800, 10
 """The most rows in a sample, of each role; more where there are so many classes that a class would have fewer."""
 HALF = 4096
 """The most rows in a half."""
@@ -59,11 +59,11 @@ def tune(table: Table, roles: Roles, unit: float) -> list[Solved]:
     # weights are made of.
     labels = jnp.asarray(np.eye(table.classes, dtype=np.float32)[np.asarray(fit.given.labels)])
     blind = Sample(fit, halves[0]._replace(repeats=jnp.asarray(np.zeros(few, np.float32))), watch, labels)
-    first = settings.solve(blind, settings.start(table.classes, table.group_count), watch)
+    first = bilevel.solve(blind, bilevel.start(table.classes, table.group_count), watch)
     sample = blind._replace(belief=_belief(blind, first.settings))
     if not len(roles.halves[0]):
-        return [settings.solve(blind._replace(belief=sample.belief), first.settings, halves[1])]
-    return [settings.solve(sample._replace(trusted=halves[i]), first.settings, halves[1 - i]) for i in (0, 1)]
+        return [bilevel.solve(blind._replace(belief=sample.belief), first.settings, halves[1])]
+    return [bilevel.solve(sample._replace(trusted=halves[i]), first.settings, halves[1 - i]) for i in (0, 1)]
 
 
 def average(tuned: list[Solved]) -> Settings:
@@ -74,12 +74,12 @@ def average(tuned: list[Solved]) -> Settings:
 
 def _rows(
     table: Table, rows: Int[np.ndarray, " rows"], size: int, fit: Int[np.ndarray, " fit"], fit_size: int, unit: float
-) -> settings.Part:
+) -> bilevel.Part:
     center = table.features[fit].mean(axis=0)  # makes the rounding of distances small
     scale = np.float32(np.sqrt(unit))
     some, fitted = ((table.features[part] - center) / scale for part in (rows, fit))
     distances = squared_distances(padded(some, size), padded(fitted, fit_size))
-    return settings.Part(distances, table.given(rows, size), padded(table.repeats[rows], size))
+    return bilevel.Part(distances, table.given(rows, size), padded(table.repeats[rows], size))
 
 
 @_compile.jit
@@ -94,4 +94,4 @@ def _belief(sample: Sample, x: Settings) -> Float[Array, "rows classes"]:
     inverse = jnp.linalg.inv(kernel + jnp.exp(x["ridge"]) * jnp.eye(len(kernel), dtype=kernel.dtype))
     targets = jax.nn.one_hot(sample.fit.given.labels, sample.belief.shape[1], dtype=kernel.dtype)
     seen = jnp.maximum(roots, 1e-6) * jnp.diagonal(inverse)[:, None]  # rows that only fill up the size have root 0
-    return jnp.exp(settings.log_belief(x["temperature"], targets - product(inverse, roots * targets) / seen))
+    return jnp.exp(bilevel.log_belief(x["temperature"], targets - product(inverse, roots * targets) / seen))

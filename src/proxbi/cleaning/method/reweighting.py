@@ -10,8 +10,8 @@ from jaxtyping import Array, Float
 from proxbi import _compile
 from proxbi._tree import Scalar
 from proxbi.cleaning.method import ridge
-from proxbi.cleaning.method.noise import Given, Noise, estimate_noise, joint, posterior_and_likelihood
-from proxbi.cleaning.method.settings import label_loss, log_belief
+from proxbi.cleaning.method.bilevel import label_loss, log_belief
+from proxbi.cleaning.method.label_noise import Given, Noise, estimate_noise, joint, posterior_and_likelihood
 
 COARSE, FINE = np.linspace(-5, 2, 15), np.linspace(-0.5, 0.5, 21)
 """Log temperatures that are tried, and then distances from the best of them."""

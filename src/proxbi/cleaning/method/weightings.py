@@ -1,6 +1,7 @@
-"""Ways to weigh rows: the bilevel one, and simple ones that it must beat.
+"""Weightings of rows: the bilevel one, and simple ones that it must beat.
 
-Each sees the rows, some of them trusted, and gives every row a weight in [0, 1].
+Each sees the rows, some of them trusted, and gives every row a weight in [0, 1]. `WEIGHTINGS` has them all, the
+simplest first.
 """
 
 from collections.abc import Callable
@@ -12,9 +13,9 @@ import numpy as np
 from jaxtyping import Array, Float
 
 from proxbi import _compile
+from proxbi.cleaning.method.bilevel import Settings, noise_of
 from proxbi.cleaning.method.kernel import squared_distances
-from proxbi.cleaning.method.rounds import Rows, judge, reweigh
-from proxbi.cleaning.method.settings import Settings, noise_of
+from proxbi.cleaning.method.reweighting import Rows, judge, reweigh
 from proxbi.cleaning.method.table import bucket, padded
 
 NEIGHBOURS, REFEREES = 10, 512
@@ -31,7 +32,7 @@ class Task(NamedTuple):
     settings: Settings
 
 
-Way = Callable[[Task], Float[Array, " rows"]]
+Weigh = Callable[[Task], Float[Array, " rows"]]
 
 
 def noisy(task: Task) -> Float[Array, " rows"]:
@@ -82,15 +83,30 @@ def bilevel(task: Task) -> Float[Array, " rows"]:
     return reweigh(task.rows, noisy(task), task.settings["ridge"], noise_of(task.settings), ROUNDS).posterior
 
 
-WAYS: dict[str, Way] = {
-    "noisy": noisy,
-    "trusted only": trusted_only,
-    "trusted posterior": trusted_posterior,
-    "trimming": trimming,
-    "knn shapley": knn_shapley,
-    "bilevel": bilevel,
-}
-NEED_TRUSTED = {"trusted only", "trusted posterior", "knn shapley"}
+class Weighting(NamedTuple):
+    """A way to weigh rows."""
+
+    name: str
+    meaning: str
+    """In a few words, for a table."""
+    needs_trusted: bool
+    weigh: Weigh
+
+
+NOISY = Weighting("noisy", "all rows, with the labels given", False, noisy)
+BILEVEL = Weighting("bilevel", "weights learned by the bilevel solver", False, bilevel)
+WEIGHTINGS = (
+    NOISY,
+    Weighting("trusted only", "the trusted rows alone", True, trusted_only),
+    Weighting("trusted posterior", "a model of the trusted rows judges each label", True, trusted_posterior),
+    Weighting("trimming", "rows of large loss are dropped, and the model fitted again", False, trimming),
+    Weighting("knn shapley", "rows that harm their neighbours' votes are dropped", True, knn_shapley),
+    BILEVEL,
+)
+"""The simplest first: a later one is taken only if it is clearly better."""
+MEANING_OF_FREE = "one free weight for each row, learned by the bilevel solver"
+MEANINGS = {one.name: one.meaning for one in WEIGHTINGS} | {"free": MEANING_OF_FREE}
+"""By name."""
 
 
 @_compile.jit

@@ -1,9 +1,9 @@
-"""Which way of weighing rows is best? Each fits the noisy rows of the sample, with its weights, and one half of the
+"""Which weighting of rows is best? Each fits the noisy rows of the sample, with its weights, and one half of the
 trusted rows; the other half, which had no part in any of it, is the judge. Then the halves change places.
 """
 
 import math
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from typing import Any, NamedTuple
 
 import jax.numpy as jnp
@@ -11,12 +11,12 @@ import numpy as np
 from jaxtyping import Array, Bool, Float, Int
 from scipy.special import softmax
 
+from proxbi.cleaning.method.bilevel import Solved, noise_of
 from proxbi.cleaning.method.kernel import kernel_map, landmark_count
-from proxbi.cleaning.method.rounds import Rows, fit, read
-from proxbi.cleaning.method.settings import Solved, noise_of
+from proxbi.cleaning.method.reweighting import Rows, fit, read
+from proxbi.cleaning.method.samples import Roles
 from proxbi.cleaning.method.table import Table, bucket, padded
-from proxbi.cleaning.method.tuning import Roles
-from proxbi.cleaning.method.ways import NEED_TRUSTED, Task, Way
+from proxbi.cleaning.method.weightings import BILEVEL, NOISY, Task, Weighting
 
 LANDMARKS = 512
 REMOVALS = 9
@@ -60,19 +60,37 @@ class Losses(NamedTuple):
 
 
 def hold(
-    table: Table, roles: Roles, unit: float, tuned: list[Solved], ways: dict[str, Way], wanted: str | None = None
+    table: Table,
+    roles: Roles,
+    unit: float,
+    tuned: list[Solved],
+    weightings: Sequence[Weighting],
+    wanted: Weighting | None = None,
 ) -> Verdict:
-    """All ways on both folds; the one with the least loss is chosen, if none is `wanted`."""
+    """All weightings on both folds. Chosen is the one `wanted`, or the first that none after it beats clearly."""
     pairs = zip(roles.helpers, roles.halves[::-1], strict=True)
     folds = [_fold(table, roles, unit, one, *pair) for one, pair in zip(tuned, pairs, strict=False)]
-    possible = {name: way for name, way in ways.items() if len(roles.halves[0]) or name not in NEED_TRUSTED}
-    weights = {name: [way(fold.task) for fold in folds] for name, way in possible.items()}
+    possible = [one for one in weightings if len(roles.halves[0]) or not one.needs_trusted]
+    weights = {one.name: [one.weigh(fold.task) for fold in folds] for one in possible}
     losses = {name: _joined(map(evaluate, folds, each)) for name, each in weights.items()}
-    chosen = wanted or min(losses, key=lambda name: float(losses[name].loss.mean()))
+    chosen = wanted.name if wanted else _chosen(losses)
     scores = [{"name": name, **found.means()} for name, found in losses.items()]
-    gain = losses["noisy"].loss - losses[chosen].loss
-    helped = bool(gain.mean() > 2 * gain.std() / np.sqrt(max(1, len(gain) - 1)))
-    return Verdict(scores, chosen, helped, _removal(folds, weights["bilevel"], int(np.sum(~table.trusted))))
+    helped = _clearly_better(losses[chosen], losses[NOISY.name])
+    return Verdict(scores, chosen, helped, _removal(folds, weights[BILEVEL.name], int(np.sum(~table.trusted))))
+
+
+def _chosen(losses: dict[str, Losses]) -> str:
+    """The simplest, unless another is better by two standard errors of their paired difference."""
+    names = list(losses)
+    chosen = names[0]
+    for name in names[1:]:
+        chosen = name if _clearly_better(losses[name], losses[chosen]) else chosen
+    return chosen
+
+
+def _clearly_better(one: Losses, other: Losses) -> bool:
+    gain = other.loss - one.loss
+    return bool(gain.mean() > 2 * gain.std() / np.sqrt(max(1, len(gain) - 1)))
 
 
 def evaluate(fold: Fold, weights: Float[Array, " rows"]) -> Losses:

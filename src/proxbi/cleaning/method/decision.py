@@ -1,0 +1,182 @@
+r"""From the scores of learners to the quality of every label, with what is not sure of it.
+
+**Is there noise at all?** Belief calibrated on the given labels as if none were wrong explains them without noise. It
+is the simplest explanation, and kept unless there is a sign against it:
+
+- the control group: under it, trusted labels are likelier than the others by more than `CLEARLY` standard errors,
+  though both were judged alike, each by fits without it;
+- the likelihood: with noise it is higher, by half as many units as the noise has numbers times the logarithm of the
+  rows (Bayes);
+- a weaker sign of both kinds: trusted labels are likelier by one standard error, and all labels with noise.
+
+Without a control group it is enough that noise raises the log-likelihood by as much as it has numbers (Akaike).
+
+**Twice.** Quality is found, the kernel regression fitted again with it as weights, and all is done once more with its
+new scores. Without trusted rows the noise stays as it was found the first time: labels that had a part in the weights
+of their neighbours are too easily explained.
+
+**Intervals.** The rate is a function of the calibration, which is known as well as the trusted rows tell it: numbers
+drawn from its distribution (Laplace) give rates, whose variance is that of the estimate. No model of noise is right,
+though, and no learner: the rate is found again by each learner alone, and by noise that does not depend on the row; and
+how far these are apart counts as well.
+"""
+
+from typing import NamedTuple
+
+import numpy as np
+from jaxtyping import Bool, Float, Int
+
+from proxbi.cleaning.method import noise_model
+from proxbi.cleaning.method.noise_model import Calibration, Labels, Noise, Scores
+
+CLEARLY = 2.5
+ENOUGH = 2500
+"""Rows without trust that the calibration is found on, by alternation."""
+DRAWS, DRAWN = 16, 1000
+"""How many calibrations are drawn, and on how many rows their rates are found."""
+ROUNDS = 3
+"""Of calibration with the noise fixed."""
+
+
+class Evidence(NamedTuple):
+    """Labels, which of them are trusted, and what every learner says of their rows."""
+
+    labels: Labels
+    trusted: Bool[np.ndarray, " rows"]
+    groups: int
+    classes: int
+    usual: Calibration
+    """The calibration that such scores usually need."""
+
+    def targets(self, rows: Int[np.ndarray, " some"]) -> Float[np.ndarray, "some classes"]:
+        """The labels of some rows, one-hot, times how often each counts."""
+        return np.eye(self.classes)[self.labels.given[rows]] * self.labels.repeats[rows, None]
+
+    @property
+    def doubtful(self) -> Int[np.ndarray, " doubtful"]:
+        """The rows that are not trusted."""
+        return np.flatnonzero(~self.trusted)
+
+    @property
+    def sure(self) -> Int[np.ndarray, " sure"]:
+        """The rows that are."""
+        return np.flatnonzero(self.trusted)
+
+
+class Decision(NamedTuple):
+    """How a label is judged."""
+
+    calibration: Calibration
+    noise: Noise
+    noisy: bool
+    """Whether there is any noise by the signs."""
+    covariance: Float[np.ndarray, "numbers numbers"]
+    """Of the calibration."""
+    sharp: Calibration
+    """The calibration if there is noise, whatever the signs say."""
+
+    def verdict(self, scores: Scores, labels: Labels) -> noise_model.Verdict:
+        """Of these rows."""
+        return noise_model.judge(self.noise, self.calibration.belief(scores), labels)
+
+
+def decide(scores: Scores, evidence: Evidence, draw: np.random.Generator) -> Decision:
+    """By scores of learners of all rows alike."""
+    doubtful, sure, labels = evidence.doubtful, evidence.sure, evidence.labels
+    some = np.sort(draw.permutation(doubtful)[:ENOUGH])
+    few, few_labels = _take(scores, some), labels.take(some)
+    blurred = noise_model.calibrate(
+        few, evidence.targets(some), evidence.usual, noise_model.VAGUE_SD, noise_model.CLASS_SD
+    )
+    explained = noise_model.explain(few, few_labels, evidence.groups, evidence.usual, blurred)
+    sharp = explained.sharp
+    if len(sure):
+        sharp = noise_model.calibrate(_take(scores, sure), evidence.targets(sure), explained.halfway)
+    covariance = noise_model.uncertainty(sharp, _take(scores, sure), labels.repeats[sure])
+    belief = sharp.belief(scores)
+    others = labels.take(doubtful)
+    noise = noise_model.fit_noise(belief[doubtful], others, evidence.groups, explained.noise)
+    noise = noise_model.simplest(noise, belief[doubtful], others)
+    found = Decision(sharp, noise, True, covariance, sharp)
+    if _is_noisy(found, blurred, scores, evidence):
+        return found
+    little = noise_model.no_noise(evidence.groups, evidence.classes)
+    little = noise_model.fit_near(little, blurred.belief(scores)[doubtful], others)
+    return found._replace(calibration=blurred, noise=little, noisy=False)
+
+
+def decide_again(before: Decision, scores: Scores, evidence: Evidence, draw: np.random.Generator) -> Decision:
+    """By scores of learners that weigh the rows by their quality."""
+    doubtful, sure, labels = evidence.doubtful, evidence.sure, evidence.labels
+    some = np.sort(draw.permutation(doubtful)[:ENOUGH])
+    few, few_labels = _take(scores, some), labels.take(some)
+    now = before.calibration
+    for _ in range(ROUNDS):
+        verdict = noise_model.judge(before.noise, now.belief(few), few_labels)
+        targets = noise_model.true_classes(verdict, few_labels)
+        now = noise_model.calibrate(few, targets, before.calibration, noise_model.VAGUE_SD, start=now)
+    if not before.noisy:
+        return before._replace(calibration=now)
+    if not len(sure):
+        return before._replace(calibration=now, sharp=now)
+    now = noise_model.calibrate(_take(scores, sure), evidence.targets(sure), now)
+    covariance = noise_model.uncertainty(now, _take(scores, sure), labels.repeats[sure])
+    belief = now.belief(_take(scores, doubtful))
+    noise = noise_model.fit_near(before.noise, belief, labels.take(doubtful))
+    return Decision(now, noise, True, covariance, now)
+
+
+def drawn_qualities(
+    decision: Decision, scores: Scores, evidence: Evidence, draw: np.random.Generator
+) -> tuple[Int[np.ndarray, " some"], Float[np.ndarray, "draws some"]]:
+    """Some of the rows that are not trusted, and their quality under calibrations that may as well be right."""
+    some = np.sort(draw.permutation(evidence.doubtful)[:DRAWN])
+    few, labels = _take(scores, some), evidence.labels.take(some)
+    root = np.linalg.cholesky(decision.covariance)
+    qualities = []
+    for _ in range(DRAWS):
+        belief = noise_model.moved(decision.sharp, root @ draw.standard_normal(len(root))).belief(few)
+        noise = noise_model.fit_near(decision.noise, belief, labels)
+        qualities.append(noise_model.judge(noise, belief, labels).quality)
+    return some, np.stack(qualities)
+
+
+def other_qualities(
+    decision: Decision, scores: Scores, evidence: Evidence, some: Int[np.ndarray, " some"]
+) -> Float[np.ndarray, "ways some"]:
+    """The quality of some rows by each learner alone, if there are several, and by noise that does not depend on the
+    row.
+    """
+    sure, labels = evidence.sure, evidence.labels.take(some)
+    belief = decision.sharp.belief(_take(scores, some))
+    plain = noise_model.fit_near(noise_model.plainly(decision.noise), belief, labels)
+    qualities = [noise_model.judge(plain, belief, labels).quality]
+    for index in range(len(scores)) if len(scores) > 1 else ():
+        one = [scores[index]]
+        # Alone, a learner must be sharper by what the others were.
+        centre = decision.sharp._replace(sharpness=decision.sharp.sharpness[[index]] + np.log(len(scores)))
+        belief = noise_model.calibrate(_take(one, sure), evidence.targets(sure), centre).belief(_take(one, some))
+        noise = noise_model.fit_near(decision.noise, belief, labels)
+        qualities.append(noise_model.judge(noise, belief, labels).quality)
+    return np.stack(qualities)
+
+
+def _is_noisy(found: Decision, blurred: Calibration, scores: Scores, evidence: Evidence) -> bool:
+    """Whether a sign speaks against the simplest explanation."""
+    labels, trusted = evidence.labels, evidence.trusted
+    simple = noise_model.without_noise(blurred.belief(scores), labels)
+    belief = found.calibration.belief(scores)
+    verdict = noise_model.judge(found.noise, belief, labels)
+    noisy = labels.repeats * np.log(verdict.likelihood)
+    noisy[trusted] = noise_model.without_noise(belief, labels)[trusted]
+    gain, numbers = float(np.sum(noisy - simple)), noise_model.numbers(evidence.groups, evidence.classes)
+    if not trusted.any():
+        return gain > numbers
+    apart = simple[trusted].mean() - simple[~trusted].mean()
+    error = np.sqrt(simple[trusted].var() / trusted.sum() + simple[~trusted].var() / np.sum(~trusted))
+    by_itself = gain > numbers * np.log(np.sum(~trusted)) / 2
+    return bool(apart > CLEARLY * error or by_itself or (gain > 0 and apart > error))
+
+
+def _take(scores: Scores, rows: Int[np.ndarray, " some"]) -> Scores:
+    return [each[rows] for each in scores]

@@ -1,0 +1,403 @@
+r"""Which labels are wrong, given what models that were not shown them believe.
+
+**Belief.** Each learner l has a score s_l(t | u) for every class t of row u, made without the label of u. They are
+blended on one scale,
+
+    p(t | u) = softmax_t( sigma_t sum_l beta_l s_l(t | u) + bias_t ),      b = (1 - DOUBT) p + DOUBT / K,
+
+so that the logarithms of beta and sigma and the biases are few numbers, the *calibration*. A learner of noisy labels is
+blurred, by how much depends on the noise, and leans towards classes that get too many labels: beta and bias undo both.
+
+**Noise.** A label of a row of class t from group a is wrong with probability
+
+    r(u, t, a) = sigmoid( rate + hard d(u) + by_class_t + by_group_a ),   d(u) = log(1e-3 + 1 - max b(u)) - log(1/2),
+
+d the difficulty of the row; and a wrong one is g with probability
+
+    S(t, g | u) = (1 - w) C(t, g) + w b(g | u) / (1 - b(t | u)),     w = sigmoid(plausible),
+
+that is as usual for this pair of classes, or as is plausible for this row. Hence, for the label g that was given,
+
+    P(g, right | u) = b(g | u) (1 - r(u, g)),    P(g, wrong | u) = sum_{t != g} b(t | u) r(u, t) S(t, g | u),
+
+and the *quality* of the label is the first over the sum of both, which is its likelihood.
+
+**Calibration and noise apart.** Blurred belief without noise explains labels nearly as well as sharp belief with noise:
+the labels alone cannot tell. Trusted rows can, for their labels have no noise: they alone fit the calibration, under a
+normal prior; then the noise is fitted to the other labels (C by expectation maximisation, the rest by Newton-like
+steps). The centre of the prior comes from the other labels, by alternating the two: noise given the calibration, then
+the calibration given the class that each row probably has. This starts with sharp belief and stops early, which is the
+assumption of confident learning: most rows of a class look like it. Without trusted rows it is all there is.
+"""
+
+from typing import NamedTuple
+
+import numpy as np
+from jaxtyping import Float, Int
+from scipy.optimize import minimize
+from scipy.special import expit
+
+from proxbi.cleaning.method.label_noise import estimate_confusion
+
+DOUBT = 0.01
+"""The share of rows about which even a sure belief is taken to be wrong."""
+TINY = 1e-300
+SHARPNESS_SD, BIAS_SD, CLASS_SD = 0.7, 0.5, 0.3
+"""Of the prior of the calibration: the centre may be off by a factor of two, a class by e^.5 in its odds, and by e^.3
+in its sharpness."""
+FIXED_SD = 1e-3
+"""Of what is not to be moved: how sharp a class is, where few labels or doubtful ones would have to tell."""
+VAGUE_SD = 1.0
+"""Of the sharpness, where there is only what is usual to go by."""
+NEVER = -30.0
+"""Log-odds of what does not happen: plain noise has it for `plausible`."""
+LITTLE = -4.0
+"""Log-odds of a wrong label where there is hardly any."""
+RATES = (-3.0, -1.0)
+"""Log-odds of a wrong label to start from."""
+SHARPER, ROUNDS, MOST_ROUNDS = 4.0, 4, 8
+"""How much sharper than blurred belief the alternation starts; after how many rounds it stops if labels are then
+likelier than without noise; and after how many in any case."""
+RATE, HARD, PLAUSIBLE, BY_GROUP, BY_CLASS = (-2.0, 1.5), (0.0, 0.5), (-1.0, 1.5), (0.0, 1.5), (0.0, 1.0)
+"""Mean and standard deviation of the priors of the noise: one label in eight is wrong, within a factor of four."""
+STARTS = ((-3.0, -1.0), (-1.0, -1.0), (-1.5, 1.0))
+"""Of `rate` and `plausible`: the likelihood has several maxima."""
+NEWTON_STEPS = 60
+
+
+class Labels(NamedTuple):
+    """Labels as they came."""
+
+    given: Int[np.ndarray, " rows"]
+    groups: Int[np.ndarray, " rows"]
+    repeats: Float[np.ndarray, " rows"]
+    """How often each row counts."""
+
+    def take(self, rows: np.ndarray) -> "Labels":
+        """Of some rows."""
+        return Labels(*(part[rows] for part in self))
+
+
+class Calibration(NamedTuple):
+    """From scores to belief."""
+
+    sharpness: Float[np.ndarray, " learners"]
+    """log beta."""
+    bias: Float[np.ndarray, " classes"]
+    by_class: Float[np.ndarray, " classes"]
+    """log sigma."""
+
+    @classmethod
+    def of(cls, sharpness: list[float], classes: int) -> "Calibration":
+        """All classes alike."""
+        return cls(np.array(sharpness), np.zeros(classes), np.zeros(classes))
+
+    def belief(self, scores: "Scores") -> Float[np.ndarray, "rows classes"]:
+        """b of each row."""
+        return (1 - DOUBT) * self._softmax(scores) + DOUBT / len(self.bias)
+
+    def _softmax(self, scores: "Scores") -> Float[np.ndarray, "rows classes"]:
+        blend = sum(np.exp(log) * each for log, each in zip(self.sharpness, scores, strict=True))
+        logits = self.bias + np.exp(self.by_class) * blend
+        odds = np.exp(logits - logits.max(axis=1, keepdims=True))
+        return odds / odds.sum(axis=1, keepdims=True)
+
+
+Scores = list[Float[np.ndarray, "rows classes"]]
+"""Of each learner."""
+
+
+class Noise(NamedTuple):
+    """How labels go wrong."""
+
+    rate: float
+    hard: float
+    plausible: float
+    by_group: Float[np.ndarray, " groups"]
+    by_class: Float[np.ndarray, " classes"]
+    confusion: Float[np.ndarray, "classes classes"]
+    """C(t, g)."""
+
+
+class Explained(NamedTuple):
+    """What noisy labels alone say."""
+
+    sharp: Calibration
+    """As sharp as can be."""
+    halfway: Calibration
+    """Between this and what noise in no particular way makes of it: the centre of the prior for trusted rows."""
+    noise: Noise
+
+
+class Verdict(NamedTuple):
+    """What belief and noise say of each row."""
+
+    right: Float[np.ndarray, " rows"]
+    """P(given, right | u)."""
+    wrong: Float[np.ndarray, "rows classes"]
+    """P(given, true class t | u), 0 at the given class."""
+
+    @property
+    def likelihood(self) -> Float[np.ndarray, " rows"]:
+        """P(given | u)."""
+        return self.right + self.wrong.sum(axis=1) + TINY
+
+    @property
+    def quality(self) -> Float[np.ndarray, " rows"]:
+        """P(right | given, u)."""
+        return self.right / self.likelihood
+
+
+def judge(noise: Noise, belief: Float[np.ndarray, "rows classes"], labels: Labels) -> Verdict:
+    """The probabilities of each row.
+
+    >>> noise = Noise(0.0, 0.0, -30.0, np.zeros(1), np.zeros(2), 1 - np.eye(2))
+    >>> labels = Labels(np.array([0, 1]), np.zeros(2, int), np.ones(2))
+    >>> judge(noise, np.array([[0.9, 0.1], [0.9, 0.1]]), labels).quality.round(2)
+    array([0.9, 0.1])
+    """
+    return _parts(noise, belief, labels)[0]
+
+
+def calibrate(
+    scores: Scores,
+    targets: Float[np.ndarray, "rows classes"],
+    prior: Calibration,
+    sharpness_sd: float = SHARPNESS_SD,
+    class_sd: float = FIXED_SD,
+    start: Calibration | None = None,
+) -> Calibration:
+    """The calibration under which the targets, the probabilities of each row's classes times how often it counts, are
+    most likely; with the prior as the centre of a normal one.
+    """
+    learners = len(scores)
+    centre = np.concatenate(prior)
+    spread = _spread(prior, sharpness_sd, class_sd)
+    totals = targets.sum(axis=1, keepdims=True)
+
+    def loss(x: np.ndarray) -> tuple[float, np.ndarray]:
+        now = _unpacked(x, learners)
+        p = now._softmax(scores)
+        slope = targets - p * totals  # of sum(targets log p), by the logits
+        scaled = slope * np.exp(now.by_class)
+        parts = [np.exp(log) * np.sum(scaled * each, axis=0) for log, each in zip(now.sharpness, scores, strict=True)]
+        gradient = np.concatenate([[part.sum() for part in parts], slope.sum(axis=0), np.sum(parts, axis=0)])
+        far = (x - centre) / spread
+        return float(np.sum(far**2) / 2 - np.sum(targets * np.log(p + TINY))), far / spread - gradient
+
+    x0 = np.concatenate(start or prior)
+    found = minimize(loss, x0, jac=True, method="L-BFGS-B", options={"maxiter": NEWTON_STEPS}).x
+    return _unpacked(found, learners)
+
+
+def uncertainty(
+    calibration: Calibration, scores: Scores, repeats: Float[np.ndarray, " trusted"]
+) -> Float[np.ndarray, "numbers numbers"]:
+    """The covariance of a calibration by the labels of these rows (Laplace): the inverse of the information in them and
+    in the prior.
+    """
+    p, scale = calibration._softmax(scores), np.exp(calibration.by_class)
+    effects = [np.exp(log) * scale * each for log, each in zip(calibration.sharpness, scores, strict=True)]
+    units = np.eye(p.shape[1])
+    blend = np.sum(effects, axis=0)
+    slopes = np.stack([*effects, *(np.broadcast_to(row, p.shape) for row in units), *(blend * row for row in units)])
+    centred = slopes - np.sum(slopes * p, axis=2, keepdims=True)
+    information = np.einsum("aik,bik,ik,i->ab", centred, centred, p, repeats, optimize=True)
+    return np.linalg.inv(information + np.diag(_spread(calibration, SHARPNESS_SD, FIXED_SD) ** -2.0))
+
+
+def moved(calibration: Calibration, by: Float[np.ndarray, " numbers"]) -> Calibration:
+    """The calibration with something added to all of its numbers."""
+    return _unpacked(np.concatenate(calibration) + by, len(calibration.sharpness))
+
+
+def _unpacked(numbers: Float[np.ndarray, " numbers"], learners: int) -> Calibration:
+    sharpness, rest = numbers[:learners], numbers[learners:]
+    return Calibration(sharpness, rest[: len(rest) // 2], rest[len(rest) // 2 :])
+
+
+def _spread(calibration: Calibration, sharpness_sd: float, class_sd: float) -> Float[np.ndarray, " numbers"]:
+    return np.repeat([sharpness_sd, BIAS_SD, class_sd], [len(part) for part in calibration])
+
+
+def fit_noise(
+    belief: Float[np.ndarray, "rows classes"], labels: Labels, groups: int, start: Noise | None = None
+) -> Noise:
+    """The noise under which these labels are most likely: the best from several starts, `start` among them."""
+    nothing = no_noise(groups, belief.shape[1])
+    starts = [nothing._replace(rate=rate, plausible=how) for rate, how in STARTS]
+    tried = [_fit_from(one, belief, labels, 3) for one in starts]
+    if start is not None:
+        tried.append(_fit_from(start, belief, labels, 2))
+    return min(tried, key=lambda one: one[0])[1]
+
+
+def fit_near(start: Noise, belief: Float[np.ndarray, "rows classes"], labels: Labels) -> Noise:
+    """The same from one start; plain noise stays plain."""
+    return _fit_from(start, belief, labels, 2)[1]
+
+
+def simplest(noise: Noise, belief: Float[np.ndarray, "rows classes"], labels: Labels) -> Noise:
+    """Plain noise, which is the same for all rows of a group, unless this one explains the labels better by as many
+    units as it has more numbers (Akaike).
+    """
+    classes = belief.shape[1]
+    more = 2 + classes + (classes if classes > 2 else 0)  # hard, plausible, by class; and, at the least, C
+    plain = fit_near(plainly(noise), belief, labels)
+    gain = log_likelihood(judge(noise, belief, labels), labels) - log_likelihood(judge(plain, belief, labels), labels)
+    return noise if gain > more else plain
+
+
+def plainly(noise: Noise) -> Noise:
+    """The noise without all that depends on the row or the class."""
+    nothing = no_noise(len(noise.by_group), len(noise.by_class))
+    return nothing._replace(rate=noise.rate, by_group=noise.by_group, plausible=NEVER)
+
+
+def no_noise(groups: int, classes: int) -> Noise:
+    """Hardly any, and in no particular way."""
+    uniform = (1 - np.eye(classes)) / (classes - 1)
+    return Noise(LITTLE, 0.0, PLAUSIBLE[0], np.zeros(groups), np.zeros(classes), uniform)
+
+
+def explain(scores: Scores, labels: Labels, groups: int, usual: Calibration, blurred: Calibration) -> Explained:
+    """What noisy labels alone say; `usual` is what is expected of such scores, and `blurred` what these labels say if
+    none is wrong.
+    """
+    centre = _explain_simply(scores, labels, usual)
+    now, noise = centre._replace(sharpness=centre.sharpness + np.log(SHARPER)), None
+    least = without_noise(blurred.belief(scores), labels).sum() + numbers(groups, len(usual.bias))
+    for done in range(MOST_ROUNDS):
+        belief = now.belief(scores)
+        noise = fit_noise(belief, labels, groups) if noise is None else fit_near(noise, belief, labels)
+        verdict = judge(noise, belief, labels)
+        if done >= ROUNDS and log_likelihood(verdict, labels) > least:
+            break
+        now = calibrate(scores, true_classes(verdict, labels), centre, VAGUE_SD, start=now)
+    assert noise is not None
+    halfway = now._replace(sharpness=(now.sharpness + centre.sharpness) / 2)
+    return Explained(now, halfway, noise)
+
+
+def without_noise(belief: Float[np.ndarray, "rows classes"], labels: Labels) -> Float[np.ndarray, " rows"]:
+    """The log-likelihood of each label if none is wrong."""
+    return labels.repeats * np.log(belief[np.arange(len(belief)), labels.given])
+
+
+def numbers(groups: int, classes: int) -> int:
+    """How many of them describe the noise: by how much it must raise the log-likelihood to be believed (Akaike)."""
+    return 3 + classes + (groups if groups > 1 else 0)
+
+
+def _explain_simply(scores: Scores, labels: Labels, usual: Calibration) -> Calibration:
+    """The calibration, without biases, by noisy labels that are all wrong at one rate r, and uniform where they are."""
+    rows, classes, learners = np.arange(len(labels.given)), len(usual.bias), len(scores)
+
+    def loss(x: np.ndarray) -> tuple[float, np.ndarray]:
+        p, r = usual._replace(sharpness=x[:learners])._softmax(scores), expit(x[-1])
+        own = (1 - DOUBT) * p[rows, labels.given] + DOUBT / classes
+        likelihood = own * (1 - r) + (1 - own) * r / (classes - 1)
+        per = labels.repeats / likelihood
+        pull = per * (1 - r - r / (classes - 1)) * (1 - DOUBT) * p[rows, labels.given]
+        slope = -pull[:, None] * p
+        slope[rows, labels.given] += pull
+        by_log = [np.exp(log) * np.sum(slope * each) for log, each in zip(x, scores, strict=False)]
+        by_rate = r * (1 - r) * np.sum(per * ((1 - own) / (classes - 1) - own))
+        far = (x - centre) / spread
+        value = float(np.sum(far**2) / 2 - np.sum(labels.repeats * np.log(likelihood)))
+        return value, far / spread - np.array([*by_log, by_rate])
+
+    centre, spread = np.append(usual.sharpness, RATE[0]), np.append(np.full(learners, VAGUE_SD), RATE[1])
+    tried = [
+        minimize(loss, np.append(usual.sharpness, rate), jac=True, method="L-BFGS-B", options={"maxiter": NEWTON_STEPS})
+        for rate in RATES
+    ]
+    return usual._replace(sharpness=min(tried, key=lambda one: one.fun).x[:learners])
+
+
+def true_classes(verdict: Verdict, labels: Labels) -> Float[np.ndarray, "rows classes"]:
+    """The probabilities of each row's classes, given its label, times how often it counts."""
+    shares = verdict.wrong / verdict.likelihood[:, None]
+    shares[np.arange(len(shares)), labels.given] = verdict.quality
+    return shares * labels.repeats[:, None]
+
+
+def log_likelihood(verdict: Verdict, labels: Labels) -> float:
+    """Of the labels."""
+    return float(np.sum(labels.repeats * np.log(verdict.likelihood)))
+
+
+def _fit_from(
+    start: Noise, belief: Float[np.ndarray, "rows classes"], labels: Labels, rounds: int
+) -> tuple[float, Noise]:
+    """The loss and the noise after so many rounds of fitting all numbers and then C."""
+    noise, loss = start, np.inf
+    for left in reversed(range(rounds)):
+        loss, noise = _fit_numbers(noise, belief, labels)
+        if left and noise.plausible > NEVER:
+            noise = noise._replace(confusion=estimate_confusion(_pairs(noise, belief, labels)))
+    return loss, noise
+
+
+def _fit_numbers(start: Noise, belief: Float[np.ndarray, "rows classes"], labels: Labels) -> tuple[float, Noise]:
+    """All but C."""
+    groups, classes = len(start.by_group), len(start.by_class)
+    priors = np.array([RATE, HARD, PLAUSIBLE] + [BY_GROUP] * groups + [BY_CLASS] * classes)
+    x0 = np.concatenate([[start.rate, start.hard, start.plausible], start.by_group, start.by_class])
+    free = np.ones(len(x0), bool)
+    free[3 : 3 + groups] = groups > 1
+    free[[1, 2, *range(3 + groups, len(x0))]] = start.plausible > NEVER
+
+    def noise_of(x: np.ndarray) -> Noise:
+        return Noise(x[0], x[1], x[2], x[3 : 3 + groups], x[3 + groups :], start.confusion)
+
+    def loss(x: np.ndarray) -> tuple[float, np.ndarray]:
+        noise = noise_of(x)
+        verdict, rates, hardness, plausible, usual = _parts(noise, belief, labels)
+        rows, weight = np.arange(len(belief)), labels.repeats / verdict.likelihood
+        by_logit = verdict.wrong * (1 - rates)  # the derivative of the likelihood by the log-odds of each r
+        by_logit[rows, labels.given] = -verdict.right * rates[rows, labels.given]
+        by_logit *= weight[:, None]
+        by_row = by_logit.sum(axis=1)
+        mixed = belief * rates * (plausible - usual)
+        mixed[rows, labels.given] = 0
+        share = expit(noise.plausible)
+        slopes = [by_row.sum(), by_row @ hardness, share * (1 - share) * (mixed.sum(axis=1) @ weight)]
+        gradient = np.concatenate([slopes, np.bincount(labels.groups, by_row, groups), by_logit.sum(axis=0)])
+        far = (x - priors[:, 0]) / priors[:, 1]
+        value = float(np.sum(far[free] ** 2) / 2 - log_likelihood(verdict, labels))
+        return value, np.where(free, far / priors[:, 1] - gradient, 0)
+
+    reach = np.where(free, 6 * priors[:, 1], np.inf)
+    bounds = list(zip(priors[:, 0] - reach, priors[:, 0] + reach, strict=True))
+    found = minimize(loss, x0, jac=True, method="L-BFGS-B", bounds=bounds, options={"maxiter": NEWTON_STEPS})
+    return float(found.fun), noise_of(found.x)
+
+
+def _pairs(noise: Noise, belief: Float[np.ndarray, "rows classes"], labels: Labels) -> Float[np.ndarray, "true given"]:
+    """How many rows of each class are expected to have been given as each other one, in the way C describes."""
+    verdict, _, _, plausible, usual = _parts(noise, belief, labels)
+    share = expit(noise.plausible)
+    by_pair = (1 - share) * usual / np.maximum((1 - share) * usual + share * plausible, TINY)
+    expected = verdict.wrong * by_pair * (labels.repeats / verdict.likelihood)[:, None]
+    counts = np.zeros((belief.shape[1], belief.shape[1]))
+    np.add.at(counts, labels.given, expected)
+    return counts.T
+
+
+def _parts(
+    noise: Noise, belief: Float[np.ndarray, "rows classes"], labels: Labels
+) -> tuple[Verdict, np.ndarray, np.ndarray, np.ndarray, np.ndarray]:
+    """The verdict; and what it is made of: r, d, and the two parts of S(., g)."""
+    rows = np.arange(len(belief))
+    own = belief[rows, labels.given]
+    hardness = np.log(1e-3 + 1 - belief.max(axis=1)) - np.log(0.5)
+    logits = noise.rate + noise.hard * hardness + noise.by_group[labels.groups]
+    rates = expit(logits[:, None] + noise.by_class)
+    plausible = own[:, None] / (1 - np.minimum(belief, 1 - 1e-9))
+    usual = noise.confusion.T[labels.given]
+    share = expit(noise.plausible)
+    wrong = belief * rates * ((1 - share) * usual + share * plausible)
+    wrong[rows, labels.given] = 0
+    right = own * (1 - rates[rows, labels.given])
+    return Verdict(right, wrong), rates, hardness, plausible, usual

@@ -1,0 +1,231 @@
+"""All rows, judged by learners that were not shown their labels.
+
+At most `FIT` rows are fitted, and each of these is judged by the fit without it; the others, which it has not seen, as
+they are. So a million rows cost little more than thirty thousand.
+"""
+
+from collections.abc import Iterator
+from typing import NamedTuple
+
+import jax.numpy as jnp
+import numpy as np
+from jaxtyping import Array, Float, Int
+
+from proxbi.cleaning.method import learners, ridge
+from proxbi.cleaning.method.bilevel import Settings
+from proxbi.cleaning.method.decision import (
+    Decision,
+    Evidence,
+    decide,
+    decide_again,
+    drawn_qualities,
+    other_qualities,
+)
+from proxbi.cleaning.method.kernel import KernelMap, choose_landmarks, kernel_map
+from proxbi.cleaning.method.noise_model import Calibration, Labels, Scores, calibrate, true_classes, without_noise
+from proxbi.cleaning.method.reweighting import Rows
+from proxbi.cleaning.method.table import Table, bucket, padded
+from proxbi.cleaning.method.weightings import Task, Weigh
+
+FIT, ROUGH = 30_000, 512
+MANY = 8000
+"""Rows that are fitted: with more of them the first fit, which only weighs, is one on fewer landmarks."""
+LANDMARKS, FEWER = 1500, 1024
+"""Of the map; fewer where there are more rows than are fitted, which cost as many kernel values each."""
+BLOCK = 2048
+"""Rows that are mapped at a time: their kernel values stay in the cache, which is twice as fast."""
+EVIDENCE = 20.0
+
+
+class Judged(NamedTuple):
+    """What is known of each row of the table."""
+
+    weight: Float[np.ndarray, " rows"]
+    quality: Float[np.ndarray, " rows"]
+    other: Int[np.ndarray, " rows"]
+    """The most likely class if the label is wrong."""
+    some: Int[np.ndarray, " some"]
+    """Rows that are not trusted, for which there is more:"""
+    drawn: Float[np.ndarray, "draws some"]
+    """Their quality, by calibrations that may as well be right; none where nothing is known."""
+    otherwise: Float[np.ndarray, "ways some"]
+    """Their quality the first time, and by other models."""
+    noisy: bool
+    """Whether any labels are wrong by the signs."""
+    informed: bool
+    """Whether the features tell anything about the labels; if not, all labels are kept."""
+    temperature: float
+    fitted: int
+    """How many rows were."""
+
+
+class Fitted(NamedTuple):
+    """The rows that are fitted, and how."""
+
+    fit: Int[np.ndarray, " fit"]
+    phi: KernelMap
+    rows: Rows
+    penalty: Array
+    classes: int
+
+    def regress(self, weights: Float[np.ndarray, " fit"], size: int) -> tuple[Array, Float[np.ndarray, "fit classes"]]:
+        """The coefficients of a fit with these weights on the first `size` features, and the score of every row by the
+        fit without it.
+        """
+        # L is triangular, so that the first columns of phi are the map with the first landmarks alone.
+        total = padded(
+            np.asarray(self.rows.repeats)[: len(self.fit)] * weights.astype(np.float32), len(self.rows.repeats)
+        )
+        found = ridge.fit(self.rows.features[:, :size], self.rows.given.labels, total, self.penalty, self.classes)
+        return found.coefficients, np.asarray(found.scores)[: len(self.fit)].astype(np.float64)
+
+
+def judge_all(
+    table: Table,
+    settings: Settings,
+    bandwidth: float,
+    wanted: Weigh | None,
+    draw: np.random.Generator,
+) -> Judged:
+    """Judge all rows, fit them again by what was found, or with the weights that are `wanted`, and judge once more."""
+    fitted = _fit_rows(table, settings, bandwidth, draw)
+    fit, trusted = fitted.fit, table.trusted[fitted.fit]
+    most = fitted.rows.features.shape[1]
+    coefficients, kernel = fitted.regress(np.ones(len(fit)), ROUGH if len(fit) > MANY else most)
+    others = [] if table.pred_probs is None else [learners.brought(table.pred_probs, fit)]
+    grown = learners.forest(table, fit, kernel, int(draw.integers(2**31)))
+    others += [] if grown is None else [grown]
+
+    usual = Calibration.of([learners.KERNEL, *(each.usual for each in others)], table.classes)
+    evidence = Evidence(_labels(table, fit), trusted, table.group_count, table.classes, usual)
+    scores = [kernel, *(each.fitted for each in others)]
+    decision = decide(scores, evidence, draw)
+    quality = first = decision.verdict(scores, evidence.labels).quality
+    weights = _wanted(wanted, table, fitted, settings) if wanted else np.where(trusted, 1, quality)
+    if decision.noisy or wanted or len(fit) > MANY:
+        coefficients, scores[0] = fitted.regress(weights, most)
+        decision = decide_again(decision, scores, evidence, draw)
+    if not _tells(decision, scores, evidence):
+        return _nothing_known(table, len(fit))
+    some, drawn = drawn_qualities(decision, scores, evidence, draw)
+
+    found = _judge_rest(table, fitted, coefficients, others, decision, scores, evidence)
+    weight = found.quality.copy()
+    weight[fit] = np.minimum(weights, weight[fit]) if wanted else weight[fit]
+    weight[table.trusted] = 1
+    return Judged(
+        weight=weight,
+        quality=found.quality,
+        other=found.other,
+        some=fit[some],
+        drawn=drawn,
+        otherwise=np.stack([first[some], *other_qualities(decision, scores, evidence, some)]),
+        noisy=decision.noisy,
+        informed=True,
+        temperature=_temperature(decision, scores, evidence),
+        fitted=len(fit),
+    )
+
+
+class Rest(NamedTuple):
+    """Of all rows."""
+
+    quality: Float[np.ndarray, " rows"]
+    other: Int[np.ndarray, " rows"]
+
+
+def _judge_rest(
+    table: Table,
+    fitted: Fitted,
+    coefficients: Array,
+    others: list[learners.Learner],
+    decision: Decision,
+    scores: Scores,
+    evidence: Evidence,
+) -> Rest:
+    """The rows that were fitted, by their scores; and the others, block by block."""
+    rows = len(table.labels)
+    quality, other = np.zeros(rows), np.zeros(rows, np.int64)
+    score = fitted.phi.scorer(coefficients)
+
+    def blocks() -> Iterator[tuple[np.ndarray, Scores, Labels]]:
+        yield fitted.fit, scores, evidence.labels
+        rest = np.setdiff1d(np.arange(rows), fitted.fit)
+        for first in range(0, len(rest), BLOCK):
+            some = rest[first : first + BLOCK]
+            mapped = score(padded(table.features[some], min(BLOCK, bucket(len(some)))))
+            kernel = np.asarray(mapped)[: len(some)].astype(np.float64)
+            yield some, [kernel, *(each.others(some) for each in others)], _labels(table, some)
+
+    for some, ours, labels in blocks():
+        verdict = decision.verdict(ours, labels)
+        quality[some], other[some] = verdict.quality, verdict.wrong.argmax(axis=1)
+    return Rest(quality, other)
+
+
+def _fit_rows(table: Table, settings: Settings, bandwidth: float, draw: np.random.Generator) -> Fitted:
+    gold = draw.permutation(table.gold)[: FIT // 2]
+    fit = np.sort(np.concatenate([gold, draw.permutation(table.noisy)[: FIT - len(gold)]]))
+    landmarks = LANDMARKS if len(fit) == len(table.labels) else FEWER
+    phi = kernel_map(choose_landmarks(table.features[fit], landmarks, draw), bandwidth)
+    return Fitted(fit, phi, _mapped(table, fit, phi), settings["ridge"], table.classes)
+
+
+def _wanted(wanted: Weigh, table: Table, fitted: Fitted, settings: Settings) -> Float[np.ndarray, " fit"]:
+    raw = padded(table.features[fitted.fit], len(fitted.rows.repeats))
+    rough = fitted.rows._replace(features=fitted.rows.features[:, :ROUGH])
+    return np.asarray(wanted(Task(rough, raw, settings)))[: len(fitted.fit)].astype(np.float64)
+
+
+def _labels(table: Table, rows: Int[np.ndarray, " some"]) -> Labels:
+    return Labels(table.labels[rows], table.groups[rows], table.repeats[rows].astype(np.float64))
+
+
+def _tells(decision: Decision, scores: Scores, evidence: Evidence) -> bool:
+    """Whether the labels are clearly likelier given the features than given how frequent each class is: by one standard
+    deviation, and by a factor of at least `EVIDENCE`, as few rows may agree by chance.
+    """
+    labels, trusted = evidence.labels, evidence.trusted
+    belief = decision.calibration.belief(scores)
+    found = labels.repeats * np.log(decision.verdict(scores, labels).likelihood)
+    found[trusted] = without_noise(belief, labels)[trusted]
+    gain = found - labels.repeats * np.log(_frequency(evidence))
+    return bool(gain.sum() > np.log(EVIDENCE) + gain.std() * np.sqrt(len(gain)))
+
+
+def _frequency(evidence: Evidence) -> Float[np.ndarray, " rows"]:
+    """Of the label of each row, among those rows that are trusted or among those that are not."""
+    kind, given = evidence.trusted.astype(int), evidence.labels.given
+    counts = np.zeros((2, evidence.classes))
+    np.add.at(counts, (kind, given), evidence.labels.repeats)
+    return (counts / np.maximum(counts.sum(axis=1, keepdims=True), 1e-12))[kind, given]
+
+
+def _temperature(decision: Decision, scores: Scores, evidence: Evidence) -> float:
+    """Of the kernel regression alone, by the classes that the rows probably have."""
+    targets = true_classes(decision.verdict(scores, evidence.labels), evidence.labels)
+    targets[evidence.sure] = evidence.targets(evidence.sure)
+    usual = Calibration.of([learners.KERNEL], evidence.classes)
+    return float(np.exp(-calibrate([scores[0]], targets, usual, 3.0).sharpness[0]))
+
+
+def _nothing_known(table: Table, fitted: int) -> Judged:
+    """All labels are kept."""
+    rows = len(table.labels)
+    none = np.zeros(0, np.int64)
+    every = np.ones(rows)
+    return Judged(
+        every, every, np.zeros(rows, np.int64), none, np.ones((0, 0)), np.ones((0, 0)), False, False, 1.0, fitted
+    )
+
+
+def _mapped(table: Table, fit: Int[np.ndarray, " fit"], phi: KernelMap) -> Rows:
+    size = bucket(len(fit))
+    firsts = range(0, size, BLOCK)
+    blocks = [padded(table.features[fit[first : first + BLOCK]], min(BLOCK, size - first)) for first in firsts]
+    return Rows(
+        jnp.concatenate([phi(block) for block in blocks]),
+        table.given(fit, size),
+        padded(table.trusted[fit].astype(np.float32), size),
+        padded(table.repeats[fit], size),
+    )
