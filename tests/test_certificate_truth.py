@@ -44,10 +44,9 @@ def test_what_was_found_stays_right(seed: int) -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.hours  # 2,000 cases: five minutes; 150 of them are in the quick tests
-@pytest.mark.parametrize(("dtype", "number"), [("float64", 1300), ("float32", 700)])
-def test_claims_hold_in_all_programs(dtype: str, number: int) -> None:
-    _judge(list(islice(truth.cases(lambda program: program.dtype == dtype), number)))
+@pytest.mark.hours  # five minutes; 150 of them are in the quick tests
+def test_claims_hold_in_2000_cases_of_all_programs() -> None:
+    _judge(list(islice(truth.cases(), 2000)))
 
 
 # === The README's problem, with a constant added to f =================================================================
