@@ -73,6 +73,7 @@ def minimize(
 
     **Returns:** a `Result`: `.x`, `.y`, `.converged`, `.objective`, `.stationarity`, `.status`, `.history`, ...
 
+    >>> import jax.numpy as jnp
     >>> from proxbi import L1, Problem
     >>> problem = Problem(lambda x, y: jnp.sum((y - 2) ** 2), lambda x, y: jnp.sum((y - x) ** 2), L1(1.0))
     >>> result = minimize(problem, jnp.zeros(2), jnp.zeros(2))

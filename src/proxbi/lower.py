@@ -392,7 +392,7 @@ class Newton(LowerSolver):
     3.0 3
     """
 
-    linear: LinearSolver = Direct()
+    linear: LinearSolver = eqx.field(default_factory=Direct)
     steps: int = eqx.field(static=True, default=60)
 
     def __check_init__(self) -> None:

@@ -203,8 +203,9 @@ def _after(state: AdaptiveState, new: Point) -> tuple[AdaptiveState, Scalar, Boo
     learned = clear & move.usable & ~stays
     pairs = _lbfgs.push(state.pairs, ravel_pytree(dx)[0], ravel_pytree(dd)[0], curvature, learned)
     finite = jnp.isfinite(new.found.value) & jnp.isfinite(new.gap) & (new.found.outcome <= Outcome.ROUGH)
-    taken = jnp.where(stays, finite, decision.taken)
-    steering = _tree.where(stays, state.steering, state.steering.after(decision, length, learned))
+    same = stays | (length == 0)  # the model may lead back to x: all that is new is a better subgradient
+    taken = jnp.where(same, finite, decision.taken)
+    steering = _tree.where(same, state.steering, state.steering.after(decision, length, learned))
     refined = steering.refined | state.steering.refine
     carry = _tree.where(decision.mild, new.found.carry, old.found.carry)
     kept = old._replace(found=old.found._replace(carry=carry))
