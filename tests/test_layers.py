@@ -122,6 +122,12 @@ def test_importing_is_light() -> None:
     assert done.stdout.split() == ["[]", "False"]
 
 
+def test_a_star_imports_the_public_names() -> None:
+    names: dict[str, object] = {}
+    exec("from proxbi import *", names)
+    assert {"minimize", "Problem", "L1"} <= set(names)
+
+
 def test_what_is_public_is_there() -> None:
     names = [name for name in dir(proxbi) if not name.startswith("_")]
     assert {"Problem", "minimize", "run", "ProxBiO", "paper_solver", "AID", "ITD", "CG", "L1"} <= set(names)

@@ -337,12 +337,17 @@ def test_single_precision_ends_where_rounding_does(ridge: float, start: float) -
     features = rng.normal(size=(2 * points, 5))
     target = np.sin(2 * features[:, 0]) + features[:, 1] ** 2 / 2 + 0.1 * rng.normal(size=2 * points)
     data = {"Z": features[:points], "t": target[:points], "V": features[points:], "s": target[points:], "ridge": ridge}
-    problem = Problem(ard_upper, ard_lower, data={name: jnp.asarray(a, jnp.float32) for name, a in data.items()})
+    single, double = (
+        Problem(ard_upper, ard_lower, data={name: jnp.asarray(a, dtype) for name, a in data.items()})
+        for dtype in (jnp.float32, jnp.float64)
+    )
     x0, y0 = jnp.full(5, start, jnp.float32), jnp.zeros(points, jnp.float32)
-    result = minimize(problem, x0=x0, y0=y0, callbacks=[OracleBudget(100_000)])
+    result = minimize(single, x0=x0, y0=y0, callbacks=[OracleBudget(100_000)])
     assert result.status in (Status.CONVERGED, Status.PRECISION)
     assert result.counts.total <= 10_000
-    assert result.objective < {1e-2: 0.01926, 1e-3: 0.01372}[ridge]  # 0.019245 and 0.013700 in double precision
+    # There are several minima. Double precision, started at this answer, finds it to be one of them.
+    better = minimize(double, x0=result.x.astype(jnp.float64), y0=result.y.astype(jnp.float64))
+    assert result.objective <= 1.001 * better.objective
     assert result.x.dtype == jnp.float32
 
 

@@ -15,6 +15,8 @@ __version__: str
 def __getattr__(name: str) -> Any:
     if name == "__version__":
         return _import_module("importlib.metadata").version(__name__)
+    if name == "__all__":  # of `from proxbi import *`
+        return sorted(_names())
     if not name.startswith("_"):
         if _find_spec(f"{__name__}.{name}") is not None:  # a module, which is imported without the public names
             return _import_module(f"{__name__}.{name}")
