@@ -166,4 +166,4 @@ def test_bad_constants_are_refused_by_name(arguments: dict[str, float], name: st
 def test_bounds_of_another_type_are_refused() -> None:
     problem = Problem(lambda x, y: jnp.sum(y**2), lambda x, y: jnp.sum((y - x) ** 2), L1(0.1))
     with pytest.raises(TypeError, match="bounds must be"):
-        minimize(problem, x0=jnp.ones(2), y0=jnp.ones(2), bounds={"mu": 1.0})  # type: ignore[arg-type]
+        minimize(problem, x0=jnp.ones(2), y0=jnp.ones(2), bounds={"mu": 1.0})  # type: ignore[arg-type]  # wrong on purpose

@@ -345,9 +345,13 @@ def test_single_precision_ends_where_rounding_does(ridge: float, start: float) -
     result = minimize(single, x0=x0, y0=y0, callbacks=[OracleBudget(100_000)])
     assert result.status in (Status.CONVERGED, Status.PRECISION)
     assert result.counts.total <= 10_000
-    # There are several minima. Double precision, started at this answer, finds it to be one of them.
+    # There are several minima. Double precision, started at this answer, finds it to be one of them...
     better = minimize(double, x0=result.x.astype(jnp.float64), y0=result.y.astype(jnp.float64))
     assert result.objective <= 1.001 * better.objective
+    # ...and it is the one that double precision finds from x0: 0.019245 and 0.013700.
+    if (ridge, start) == (1e-2, 1.0):
+        pytest.xfail("open in issue 10: it ends at another minimum, 0.02345")
+    assert result.objective < {1e-2: 0.01926, 1e-3: 0.01372}[ridge]
     assert result.x.dtype == jnp.float32
 
 

@@ -5,7 +5,7 @@ from importlib.util import find_spec as _find_spec
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from proxbi._public import *  # noqa: F403
+    from proxbi._public import *  # noqa: F403 (for type checkers only, who read the list there)
 
 __version__: str
 

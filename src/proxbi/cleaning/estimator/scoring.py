@@ -29,7 +29,7 @@ class TrustedScorer(BaseEstimator):
     True
     """
 
-    __metadata_request__score = {"trusted": True}  # noqa: RUF012
+    __metadata_request__score = {"trusted": True}  # noqa: RUF012 (scikit-learn reads a plain dict)
 
     def __init__(self, scoring: str | Callable[..., float] = "accuracy") -> None:
         self.scoring = scoring

@@ -11,7 +11,7 @@ from typing import Any, Literal
 
 import numpy as np
 from jaxtyping import Bool, Float, Int
-from threadpoolctl import threadpool_limits  # type: ignore[import-untyped]
+from threadpoolctl import threadpool_limits  # type: ignore[import-untyped]  # it has no types
 
 from proxbi.cleaning.method import samples, selection, summary
 from proxbi.cleaning.method.free import FEWEST, Free
