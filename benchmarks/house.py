@@ -7,7 +7,8 @@ every module that only these, or modules found in this way, import. The list is 
 of importers do not make a module shared: the `__init__.py` of packages, which only pass names on; the users of the
 solver, modules that import one of the two files or another user; and, as it is counted next,
 `hypergradient/penalty.py`. Shared modules (`_tree`, `linear` with CG, `lower` with accelerated descent, `problem`, the
-regularizers) are there for every solver and would stay if this one went: they are not counted.
+regularizers) are there for every solver and would stay if this one went: they are not counted. Nor are public modules
+whose names the package exports (`newton`): callers import those.
 
 A code line is one with a token on it that is neither comment nor docstring; imports and lone brackets are code lines.
 A function is as long as the code lines from its `def` to its end, inner functions included. A literal is a number other
@@ -24,6 +25,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 ROOT = Path(__file__).resolve().parents[1] / "src" / "proxbi"
+PUBLIC = "_public.py"  # what the package exports
 SOLVER = ("solvers/adaptive.py", "hypergradient/implicit.py")
 PENALTY = "hypergradient/penalty.py"
 PLAIN = (0, 1, 2, 0.5)
@@ -89,12 +91,13 @@ def counted(root: Path = ROOT) -> list[str]:
     files = [str(path.relative_to(root)) for path in sorted(root.rglob("*.py")) if path.name != "__init__.py"]
     imports = {file: imported(root, file) for file in files}
     importers = {file: {other for other in files if file in imports[other]} for file in files}
+    exported = {file for file in imports.get(PUBLIC, set()) if not Path(file).name.startswith("_")}
     own, users = set(SOLVER), {PENALTY}
     while more := {file for file in files if imports[file] & (set(SOLVER) | users - {PENALTY})} - own - users:
         users |= more
     while True:
         below = {file for member in own for file in imports[member] if file in importers} - own - users
-        more = {file for file in below if importers[file] <= own | users}
+        more = {file for file in below if importers[file] <= own | users} - exported
         if not more:
             return sorted(own)
         own |= more

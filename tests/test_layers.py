@@ -19,6 +19,7 @@ ORDER = [
     ["linear"],
     ["_lbfgs"],
     ["lower"],
+    ["newton"],
     ["hypergradient"],
     ["certificate"],
     ["solvers"],
@@ -137,7 +138,7 @@ def test_what_is_public_is_there() -> None:
         )
 
 
-MODULES = {"callbacks", "certificate", "checkpoint", "linear", "lower", "problem", "result"}
+MODULES = {"callbacks", "certificate", "checkpoint", "linear", "lower", "newton", "problem", "result"}
 PACKAGES = {"analytic", "cleaning", "cli", "datasets", "experiments", "hypergradient", "plot", "regularizers"}
 PACKAGES |= {"report", "solvers", "theory"}
 

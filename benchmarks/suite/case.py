@@ -14,7 +14,7 @@ from proxbi import _tree
 from proxbi._tree import Scalar
 from proxbi.analytic import Analytic
 from proxbi.linear import CG
-from proxbi.lower import Newton
+from proxbi.newton import Newton
 from proxbi.problem import Problem
 from proxbi.regularizers import Regularizer
 from proxbi.theory.reference import Exactly, closed_forms, computed

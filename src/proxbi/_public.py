@@ -38,12 +38,12 @@ from proxbi.linear import LinearSolver as LinearSolver
 from proxbi.linear import LinearStatus as LinearStatus
 from proxbi.linear import Neumann as Neumann
 from proxbi.lower import AcceleratedGradient as AcceleratedGradient
-from proxbi.lower import Exact as Exact
 from proxbi.lower import GradientDescent as GradientDescent
 from proxbi.lower import LowerSolver as LowerSolver
 from proxbi.lower import Nesterov as Nesterov
-from proxbi.lower import Newton as Newton
 from proxbi.lower import Optax as Optax
+from proxbi.newton import Exact as Exact
+from proxbi.newton import Newton as Newton
 from proxbi.problem import Counts as Counts
 from proxbi.problem import Problem as Problem
 from proxbi.regularizers import L0 as L0

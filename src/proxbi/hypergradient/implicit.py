@@ -19,7 +19,7 @@ the old y and v, which is not computed, was much further from d than d_last is.)
 **The error of the value.** Phi^ = f - <v, g_y> has the error <e_v', H e_y> with e_v' = e_v + the error of v that is due
 to y; corrections of y by c_y went with corrections of v by c_v, so e_v' is about e_v + (c_v / c_y) e_y / 2.
 
-**Lower steps** keep g finite and falling (`lower.damped`).
+**Lower steps** keep g finite and falling (`newton.damped`).
 """
 
 from typing import NamedTuple
@@ -35,7 +35,7 @@ from proxbi._lbfgs import Pairs
 from proxbi._tree import Scalar
 from proxbi.hypergradient._controlled import ControlledHypergradient, Evaluation, Outcome, ratio, unknown
 from proxbi.linear import Krylov, LinearStatus, Matvec, conjugate_gradients
-from proxbi.lower import LAST_DIGITS, MOST_TRIES, damped
+from proxbi.newton import LAST_DIGITS, MOST_TRIES, damped
 from proxbi.problem import Counts, Problem
 
 _FIRST = 0.03  # gap / change before any is known: asks for corrections to 1e-3 at x0, when the accuracy is 0.1

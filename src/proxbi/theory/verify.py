@@ -16,7 +16,8 @@ from proxbi import _check, _tree
 from proxbi._validate import checked
 from proxbi.hypergradient import AID
 from proxbi.linear import CG, Direct, LinearSolver
-from proxbi.lower import GradientDescent, LowerSolver, Newton
+from proxbi.lower import GradientDescent, LowerSolver
+from proxbi.newton import Newton
 from proxbi.problem import Problem
 from proxbi.solvers.prox_bio import ProxBiO
 from proxbi.theory.checks import SLACK, audit
