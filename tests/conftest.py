@@ -1,5 +1,7 @@
 """Settings of all tests: double precision, no silent mixing of dtypes, and reproducible hypothesis examples."""
 
+from pathlib import Path
+
 import jax
 import pytest
 from hypothesis import HealthCheck, settings
@@ -16,6 +18,17 @@ settings.register_profile(
     suppress_health_check=[HealthCheck.too_slow, HealthCheck.data_too_large],
 )
 settings.load_profile("proxbi")
+
+
+_MOST_MAPS = 30_000  # of memory, of the 65,530 that Linux allows a process: with more of them LLVM crashes
+
+
+@pytest.fixture(autouse=True)
+def _few_programs() -> None:
+    """Forget compiled programs when there are many: each keeps memory maps open."""
+    maps = Path("/proc/self/maps")
+    if maps.exists() and maps.read_text().count("\n") > _MOST_MAPS:
+        jax.clear_caches()
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:

@@ -41,3 +41,14 @@ def test_inside_of_another_jit_or_vmap_it_is_the_function_itself():
     assert jax.jit(twice)(jnp.array(1.0)) == 2
     assert jax.vmap(twice)(jnp.ones(3)).tolist() == [2, 2, 2]
     assert jax.grad(twice)(1.0) == 2
+
+
+def test_a_loop_over_many_problems_does_not_keep_all_of_their_programs():
+    most = _compile._MOST_PROGRAMS
+    twice = _compile.jit(lambda x: 2 * x)
+    sizes = []
+    for size in range(1, most + 5):
+        assert twice(jnp.ones(size)).shape == (size,)
+        sizes.append(twice.compiled._cache_size())
+    assert max(sizes) == most
+    assert twice(jnp.ones(1)).shape == (1,)

@@ -13,6 +13,10 @@ R = TypeVar("R")
 # then runs no faster: seconds before every first result. An option that a version of XLA does not know is an error.
 _QUICKLY = {"xla_cpu_use_fusion_emitters": False}
 
+# Every program keeps hundreds of memory maps open, and Linux allows a process 65,530: a loop over a hundred problems
+# used to end in a segmentation fault. Programs beyond so many are forgotten; what is called again is compiled again.
+_MOST_PROGRAMS = 40
+
 
 class jit(Generic[P, R]):
     """`jax.jit(function)`, compiled quickly where XLA can; inside of another `jit` or `vmap`, the function itself."""
@@ -29,6 +33,8 @@ class jit(Generic[P, R]):
     def __call__(self, *args: P.args, **kwargs: P.kwargs) -> R:
         inside = any(isinstance(leaf, jax.core.Tracer) for leaf in jax.tree.leaves((args, kwargs)))
         result: R = (self.function if inside else self.compiled)(*args, **kwargs)
+        if not inside and self.compiled._cache_size() > _MOST_PROGRAMS:
+            self.compiled.clear_cache()
         return result
 
 
