@@ -15,11 +15,11 @@ from proxbi import Problem, datasets
 from proxbi.cleaning.estimator.models import KernelModel, linear_model
 from proxbi.cleaning.method import (
     bilevel,
+    calibration,
     decision,
     kernel,
     label_noise,
     learners,
-    noise_model,
     reweighting,
     ridge,
     samples,
@@ -216,8 +216,8 @@ def blurred_scores(truth: np.ndarray, draw: np.random.Generator, classes: int = 
 
 
 def evidence(given: np.ndarray, trusted: np.ndarray, classes: int = 4) -> decision.Evidence:
-    labels = noise_model.Labels(given, np.zeros(len(given), int), np.ones(len(given)))
-    usual = noise_model.Calibration.of([learners.KERNEL, learners.CHANCES], classes)
+    labels = calibration.Labels(given, np.zeros(len(given), int), np.ones(len(given)))
+    usual = calibration.Calibration.of([learners.KERNEL, learners.CHANCES], classes)
     return decision.Evidence(labels, trusted, 1, classes, usual)
 
 
@@ -260,12 +260,12 @@ def test_the_gradients_of_the_noise_model_are_those_of_its_losses() -> None:
     draw = np.random.default_rng(3)
     truth = draw.integers(3, size=400)
     scores = [draw.normal(size=(400, 3)) + 2 * np.eye(3)[truth]]
-    prior = noise_model.Calibration.of([0.0], 3)
-    best = noise_model.calibrate(scores, np.eye(3)[truth], prior, class_sd=0.3)
+    prior = calibration.Calibration.of([0.0], 3)
+    best = calibration.calibrate(scores, np.eye(3)[truth], prior, class_sd=0.3)
 
     def loss(x: np.ndarray) -> float:
-        p = noise_model._unpacked(x, 1)._softmax(scores)
-        spread = noise_model._spread(prior, noise_model.SHARPNESS_SD, 0.3)
+        p = calibration._unpacked(x, 1)._softmax(scores)
+        spread = calibration._spread(prior, calibration.SHARPNESS_SD, 0.3)
         return float(np.sum((x / spread) ** 2) / 2 - np.sum(np.log(p[np.arange(400), truth])))
 
     at = np.concatenate(best)

@@ -26,8 +26,9 @@ from typing import NamedTuple
 import numpy as np
 from jaxtyping import Bool, Float, Int
 
-from proxbi.cleaning.method import noise_model
-from proxbi.cleaning.method.noise_model import Calibration, Labels, Noise, Scores
+from proxbi.cleaning.method import calibration, noise_model
+from proxbi.cleaning.method.calibration import Calibration, Labels, Scores, calibrate
+from proxbi.cleaning.method.noise_model import Noise
 
 CLEARLY = 2.5
 ENOUGH = 2500
@@ -85,14 +86,12 @@ def decide(scores: Scores, evidence: Evidence, draw: np.random.Generator) -> Dec
     doubtful, sure, labels = evidence.doubtful, evidence.sure, evidence.labels
     some = np.sort(draw.permutation(doubtful)[:ENOUGH])
     few, few_labels = _take(scores, some), labels.take(some)
-    blurred = noise_model.calibrate(
-        few, evidence.targets(some), evidence.usual, noise_model.VAGUE_SD, noise_model.CLASS_SD
-    )
+    blurred = calibrate(few, evidence.targets(some), evidence.usual, calibration.VAGUE_SD, calibration.CLASS_SD)
     explained = noise_model.explain(few, few_labels, evidence.groups, evidence.usual, blurred)
     sharp = explained.sharp
     if len(sure):
-        sharp = noise_model.calibrate(_take(scores, sure), evidence.targets(sure), explained.halfway)
-    covariance = noise_model.uncertainty(sharp, _take(scores, sure), labels.repeats[sure])
+        sharp = calibrate(_take(scores, sure), evidence.targets(sure), explained.halfway)
+    covariance = calibration.uncertainty(sharp, _take(scores, sure), labels.repeats[sure])
     belief = sharp.belief(scores)
     others = labels.take(doubtful)
     noise = noise_model.fit_noise(belief[doubtful], others, evidence.groups, explained.noise)
@@ -114,13 +113,13 @@ def decide_again(before: Decision, scores: Scores, evidence: Evidence, draw: np.
     for _ in range(ROUNDS):
         verdict = noise_model.judge(before.noise, now.belief(few), few_labels)
         targets = noise_model.true_classes(verdict, few_labels)
-        now = noise_model.calibrate(few, targets, before.calibration, noise_model.VAGUE_SD, start=now)
+        now = calibrate(few, targets, before.calibration, calibration.VAGUE_SD, start=now)
     if not before.noisy:
         return before._replace(calibration=now)
     if not len(sure):
         return before._replace(calibration=now, sharp=now)
-    now = noise_model.calibrate(_take(scores, sure), evidence.targets(sure), now)
-    covariance = noise_model.uncertainty(now, _take(scores, sure), labels.repeats[sure])
+    now = calibrate(_take(scores, sure), evidence.targets(sure), now)
+    covariance = calibration.uncertainty(now, _take(scores, sure), labels.repeats[sure])
     belief = now.belief(_take(scores, doubtful))
     noise = noise_model.fit_near(before.noise, belief, labels.take(doubtful))
     return Decision(now, noise, True, covariance, now)
@@ -135,7 +134,7 @@ def drawn_qualities(
     root = np.linalg.cholesky(decision.covariance)
     qualities = []
     for _ in range(DRAWS):
-        belief = noise_model.moved(decision.sharp, root @ draw.standard_normal(len(root))).belief(few)
+        belief = calibration.moved(decision.sharp, root @ draw.standard_normal(len(root))).belief(few)
         noise = noise_model.fit_near(decision.noise, belief, labels)
         qualities.append(noise_model.judge(noise, belief, labels).quality)
     return some, np.stack(qualities)
@@ -155,7 +154,7 @@ def other_qualities(
         one = [scores[index]]
         # Alone, a learner must be sharper by what the others were.
         centre = decision.sharp._replace(sharpness=decision.sharp.sharpness[[index]] + np.log(len(scores)))
-        belief = noise_model.calibrate(_take(one, sure), evidence.targets(sure), centre).belief(_take(one, some))
+        belief = calibrate(_take(one, sure), evidence.targets(sure), centre).belief(_take(one, some))
         noise = noise_model.fit_near(decision.noise, belief, labels)
         qualities.append(noise_model.judge(noise, belief, labels).quality)
     return np.stack(qualities)
@@ -164,11 +163,11 @@ def other_qualities(
 def _is_noisy(found: Decision, blurred: Calibration, scores: Scores, evidence: Evidence) -> bool:
     """Whether a sign speaks against the simplest explanation."""
     labels, trusted = evidence.labels, evidence.trusted
-    simple = noise_model.without_noise(blurred.belief(scores), labels)
+    simple = calibration.without_noise(blurred.belief(scores), labels)
     belief = found.calibration.belief(scores)
     verdict = noise_model.judge(found.noise, belief, labels)
     noisy = labels.repeats * np.log(verdict.likelihood)
-    noisy[trusted] = noise_model.without_noise(belief, labels)[trusted]
+    noisy[trusted] = calibration.without_noise(belief, labels)[trusted]
     gain, numbers = float(np.sum(noisy - simple)), noise_model.numbers(evidence.groups, evidence.classes)
     if not trusted.any():
         return gain > numbers

@@ -12,7 +12,7 @@ from typing import Any, NamedTuple
 import numpy as np
 from jaxtyping import Float, Int
 
-from proxbi.cleaning.method.noise_model import Calibration, Labels, calibrate, without_noise
+from proxbi.cleaning.method.calibration import Calibration, Labels, calibrate, without_noise
 from proxbi.cleaning.method.table import Table
 
 FLOOR = 0.02

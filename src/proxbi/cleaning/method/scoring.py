@@ -13,6 +13,7 @@ from jaxtyping import Array, Float, Int
 
 from proxbi.cleaning.method import learners, ridge
 from proxbi.cleaning.method.bilevel import Settings
+from proxbi.cleaning.method.calibration import Calibration, Labels, Scores, calibrate, without_noise
 from proxbi.cleaning.method.decision import (
     Decision,
     Evidence,
@@ -22,7 +23,7 @@ from proxbi.cleaning.method.decision import (
     other_qualities,
 )
 from proxbi.cleaning.method.kernel import KernelMap, choose_landmarks, kernel_map
-from proxbi.cleaning.method.noise_model import Calibration, Labels, Scores, calibrate, true_classes, without_noise
+from proxbi.cleaning.method.noise_model import true_classes
 from proxbi.cleaning.method.reweighting import Rows
 from proxbi.cleaning.method.table import Table, bucket, padded
 from proxbi.cleaning.method.weightings import Task, Weigh
