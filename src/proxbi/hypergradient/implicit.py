@@ -45,6 +45,7 @@ _LARGEST_RESIDUAL = 0.1  # of the adjoint equation, relative to its right side
 _MOST_ROUNDS = 4
 _MOST_NEWTON_STEPS = 50
 _SLACK = 1.5  # beyond the accuracy of the last Newton step, for its error: the next step would cost as much again
+_SHRINKS = 0.5  # Newton steps that do not fall below this part of the last one may have no end: g has no minimiser
 _PASSES = 20  # over y, for each pair and call of the preconditioner, as measured
 _LEAST_MEMORY, _MEMORY, _USEFUL = 40, 80, 8  # pairs: one for so many entries of y, and between these
 _INNER_STEPS = 3_000  # seconds of work, where a product takes part of a millisecond
@@ -82,7 +83,8 @@ class _At(NamedTuple):
     left: tuple[Scalar, Scalar]  # what is still wrong with them
     accuracy: Scalar  # of the corrections of this round
     longest: Scalar  # the longest CG step, an estimate of 1 / lambda_min(MH)
-    shortened: Bool[Array, ""]  # whether the last step of y was
+    length: Scalar  # of the last step of y
+    going: Bool[Array, ""]  # whether that was shortened, or about as long as the one before it
     tiny: Bool[Array, ""]  # and whether it changed no more than half of its digits
     rounds: Int[Array, ""]
     newton: Int[Array, ""]
@@ -199,7 +201,8 @@ def _start(problem: Problem, x: PyTree, last: Evaluation, accuracy: Scalar) -> _
         left=(zero, zero),
         accuracy=accuracy,
         longest=zero + 1,
-        shortened=no,
+        length=zero,
+        going=no,
         tiny=no,
         rounds=none,
         newton=none,
@@ -224,7 +227,7 @@ def _correction(
         small = left(cg) <= jnp.where(of_y, _SLACK, 1) * at.accuracy * jnp.maximum(jnp.sqrt(cg.energy), known)
         # Where steps are in the last digits and no longer help, all that is left is rounding.
         rounded = of_y & at.tiny & (unit * left(cg) > 0.5 * at.left[0])
-        return (small & ~(of_y & at.shortened)) | rounded
+        return (small & ~(of_y & at.going)) | rounded
 
     def observe(pairs: Pairs | None, p: PyTree, product: PyTree, curvature: Scalar, good: Array) -> Pairs | None:
         if pairs is None:
@@ -265,7 +268,8 @@ def _after_newton(problem: Problem, x: PyTree, at: _At, e: _Correction) -> _At:
         sizes=(jnp.maximum(at.sizes[0], e.size), at.sizes[1]),
         left=(jnp.where(needless, e.left, e.size), at.left[1]),
         newton=at.newton + 1,
-        shortened=new.tries > 1,
+        length=jnp.where(needless, at.length, step),
+        going=~needless & ((new.tries > 1) | ((at.newton > 0) & (step > _SHRINKS * at.length))),
         tiny=jnp.where(needless, at.tiny, step <= eps**0.5 * size),
     )
 
