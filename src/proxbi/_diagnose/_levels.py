@@ -25,6 +25,8 @@ _KAPPA_DOUBLE = 1e12  # above, float64 leaves less than four
 _USEFUL = 0.1  # the error of a hypergradient, relative to it, with which it can be used
 _REACH = 0.1  # relative: how far around y* kinks are looked for
 _DIRECTIONS = 3  # that kinks are looked for along
+_FALLEN = 1e-3  # of |g_y| at y0: less than this is not large
+_RUNS_AWAY = f"y runs away while its gradient falls: lower has no minimiser in y. {RIDGE}"
 _OUTCOMES = {
     Outcome.UNSOLVED: "its gradient stays large. Lower is not smooth (smooth it), or has no minimiser in y (add a "
     "ridge term), or is not convex on the way there (start at a better y0).",
@@ -39,8 +41,13 @@ def solution(start: Start) -> Iterator[Look]:
         return
     outcome, left = Outcome(int(start.found.outcome)), float(start.found.lower_residual)
     number = f"|g_y| = {left:.1e} at |y| = {float(_tree.norm(start.solution)):.3g}"
-    verdict = "solved." if start.solved else f"not solved: {_OUTCOMES[outcome]}"
+    verdict = "solved." if start.solved else f"not solved: {_reason(start, outcome, left)}"
     yield Look("lower solution", number, verdict, level(start.solved))
+
+
+def _reason(start: Start, outcome: Outcome, left: float) -> str:
+    at_y0 = float(_tree.norm(start.problem.grad_lower(start.x, start.y)))
+    return _RUNS_AWAY if outcome is Outcome.UNSOLVED and left < _FALLEN * at_y0 else _OUTCOMES[outcome]
 
 
 def curvatures(start: Start) -> Iterator[Look]:
