@@ -48,6 +48,7 @@ def check(problem: Problem, x0: PyTree, y0: PyTree, *, seed: int = 0) -> Diagnos
     **Returns:** a `Diagnosis`: `print` it for a page, one line for each look; `.ok`, `.faults`, `.looks`. A bad problem
     raises nothing.
 
+    >>> import jax.numpy as jnp
     >>> problem = Problem(lambda x, y: jnp.sum((y - 2) ** 2), lambda x, y: jnp.sum((y - x) ** 2))
     >>> check(problem, jnp.ones(2), jnp.zeros(2)).ok
     True
