@@ -16,11 +16,11 @@ P is zero off the support (l1), across the face (boxes, simplices): only P N_z, 
 
 the Hessian of the lower level along the active manifold. The derivative of y = pi(x, z(x)) with N(x, z(x)) = 0 makes
 
-    grad Phi = f_x + Q'f_y - N_x'v,     v = P w,     A w = P f_y,                                          (adjoint)
+    grad Phi = f_x + Q'f_y - N_x'P v,     A v = P f_y,                                                     (adjoint)
 
-(from N_z z' = -N_x and P N_z = A), and Phi ~ f(x, y) - <v, N> up to second order. v is the adjoint: like y and
-grad Phi, it does not depend on s, and P f_y = (I - P) v / s + P H v. Without r all of this is the smooth case: P = I,
-Q = 0, A = H, N = g_y. So `Linearised` serves both, and the one CG solves both: its residuals stay in the range of A.
+(from N_z z' = -N_x and P N_z = A), and Phi ~ f(x, y) - <v, P N> up to second order. Of all this only z, P and v depend
+on s; y, P v and grad Phi do not. Without r it is the smooth case: P = I, Q = 0, A = H, N = g_y. So `Linearised` serves
+both, and the one CG solves both: its residuals stay in the range of A.
 
 **Newton's method** on N: A w = -P N gives the step e = P w within the face. A proximal gradient step from u = y + e,
 
@@ -50,6 +50,7 @@ from proxbi.linear import Matvec
 from proxbi.problem import Counts, Problem
 
 _POWER_STEPS = 5  # of the power method, for each evaluation: it goes on where the last one ended
+_SHORTEST, _LONGEST = 0.5, 1.3  # of s, in units of 1 / |H|: between these it is kept
 _LENGTHS = (1.0, 0.3)  # of a Newton step that are tried
 _FIRST_BURST, _LONGEST_BURST = 10, 1280  # of accelerated steps
 _SUFFICIENT = 1e-4  # of the predicted decrease: Armijo's constant, the usual value
@@ -95,63 +96,81 @@ class Linearised(NamedTuple):
     """w -> P w."""
     upper: Callable[[], tuple[Scalar, tuple[PyTree, PyTree]]]
     """f, f_x + Q'f_y and P f_y."""
-    applied: Matvec
-    """v -> (I - P) v / s + P H v, which is P f_y for the adjoint v."""
     cross: Matvec
-    """v -> N_x'v."""
+    """e -> N_x'e, for e = P v."""
     counts: Counts
     """What `cross` costs."""
 
 
-def first_probe(problem: Problem, y: PyTree) -> PyTree | None:
+class Probe(NamedTuple):
+    """What is kept of the power method."""
+
+    direction: PyTree
+    step_size: Scalar
+    """s; 0 before any is known."""
+
+
+def first_probe(problem: Problem, y: PyTree) -> Probe | None:
     """Where the power method starts: a vector without symmetries; None where there is no r to need a step size."""
     if problem.lower_regularizer is None:
         return None
-    return jax.tree.map(lambda leaf: jnp.cos(jnp.arange(leaf.size, dtype=leaf.dtype)).reshape(leaf.shape), y)
+    zero = jnp.zeros((), jnp.result_type(*jax.tree.leaves(y)))
+    return Probe(
+        jax.tree.map(lambda leaf: jnp.cos(jnp.arange(leaf.size, dtype=leaf.dtype)).reshape(leaf.shape), y), zero
+    )
 
 
-def look(problem: Problem, x: PyTree, y: PyTree, probe: PyTree | None) -> tuple[Lower, PyTree | None, Counts]:
+def look(problem: Problem, x: PyTree, y: PyTree, probe: Probe | None) -> tuple[Lower, Probe | None, Counts]:
     """The lower level at y, or, with r, at the proximal gradient step from y; and what the power method found."""
     zero, no = jnp.zeros((), jnp.result_type(*jax.tree.leaves(y))), jnp.asarray(False)
     if probe is None:
         level, slope = problem.value_and_grad_lower(x, y)
         start = Lower(y, level.astype(zero.dtype), slope, _tree.norm(slope), zero, jnp.int32(1), no, no, no)
         return start, None, Counts(grad_lower=1)
-    hvp = problem.hvp(x, y)
+    probe = _probed(problem.hvp(x, y), probe)
+    lower = _arrive(problem, x, y, probe.step_size, jnp.int32(_FIRST_BURST))
+    return lower, probe, Counts(grad_lower=2, hvp=_POWER_STEPS)
+
+
+def _probed(hvp: Matvec, probe: Probe) -> Probe:
+    """A few steps of the power method; s changes only where it is wrong by much, as v depends on it."""
 
     def power(_: Any, at: tuple[PyTree, Scalar]) -> tuple[PyTree, Scalar]:
         image = hvp(_tree.scale(1 / jnp.where(at[1] > 0, at[1], 1), at[0]))
         return image, _tree.norm(image)
 
-    probe, curvature = jax.lax.fori_loop(0, _POWER_STEPS, power, (probe, _tree.norm(probe)))
-    step_size = 1 / jnp.where(jnp.isfinite(curvature) & (curvature > 0), curvature, 1)
-    probe = _tree.where(jnp.isfinite(curvature) & (curvature > 0), probe, first_probe(problem, y))
-    lower = _arrive(problem, x, y, step_size, jnp.int32(_FIRST_BURST))
-    return lower, probe, Counts(grad_lower=2, hvp=_POWER_STEPS)
+    start = probe.direction, _tree.norm(probe.direction)
+    direction, curvature = jax.lax.fori_loop(0, _POWER_STEPS, power, start)
+    known = jnp.isfinite(curvature) & (curvature > 0)
+    length = probe.step_size * curvature
+    right = (length >= _SHORTEST) & (length <= _LONGEST)
+    step_size = jnp.where(right, probe.step_size, 1 / jnp.where(known, curvature, 1))
+    return Probe(_tree.where(known, direction, probe.direction), step_size)
 
 
 def linearised(problem: Problem, x: PyTree, lower: Lower) -> Linearised:
     """A, and the two sides of (adjoint)."""
     y, hvp, cross = lower.y, problem.hvp(x, lower.y), problem.cross(x, lower.y)
     if problem.lower_regularizer is None:
-        return Linearised(hvp, lambda v: v, lambda: problem.value_and_grad_upper(x, y), hvp, cross, Counts(cross=1))
+        return Linearised(hvp, lambda v: v, lambda: problem.value_and_grad_upper(x, y), cross, Counts(cross=1))
     s, project = lower.step_size, _projection(problem, x, lower)
     pull = jax.vjp(lambda at: problem.lower_prox(at, lower.z, s), x)[1] if problem.lower_moves else None
 
-    def applied(v: PyTree) -> PyTree:
-        scaled = _tree.scale(1 / s, v)
-        return _tree.subtract(scaled, project(_tree.subtract(scaled, hvp(v))))
+    def product(w: PyTree) -> PyTree:
+        e = project(w)
+        scaled = _tree.scale(1 / s, e)
+        return _tree.subtract(scaled, project(_tree.subtract(scaled, hvp(e))))
 
     def upper() -> tuple[Scalar, tuple[PyTree, PyTree]]:
         value, (upper_x, upper_y) = problem.value_and_grad_upper(x, y)
         moved = upper_x if pull is None else _tree.axpy(1, pull(upper_y)[0], upper_x)
         return value, (moved, project(upper_y))
 
-    def implicit(v: PyTree) -> PyTree:
-        return cross(v) if pull is None else _tree.axpy(1, pull(_tree.axpy(-1 / s, v, hvp(v)))[0], cross(v))
+    def implicit(e: PyTree) -> PyTree:
+        return cross(e) if pull is None else _tree.axpy(1, pull(_tree.axpy(-1 / s, e, hvp(e)))[0], cross(e))
 
     counts = Counts(cross=1, hvp=int(problem.lower_moves))
-    return Linearised(lambda w: applied(project(w)), project, upper, applied, implicit, counts)
+    return Linearised(product, project, upper, implicit, counts)
 
 
 def advance(problem: Problem, x: PyTree, lower: Lower, w: PyTree, wanted: Bool[Array, ""]) -> Lower:

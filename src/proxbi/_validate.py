@@ -30,9 +30,9 @@ def checked(problem: Problem, solver: Solver, x0: PyTree, y0: PyTree) -> tuple[P
     )
     for name, objective in (("upper", problem.value_upper), ("lower", problem.value_lower)):
         _require_scalar(name, objective, x0, y0)
+    _require_lower_regularizer(problem, x0, y0)
     _require_use(problem, x0, y0)
     _require_same("regularizer", "prox", x0, lambda: problem.regularizer.prox(x0, 1.0))
-    _require_lower_regularizer(problem, x0, y0)
     state = _first(problem, solver, x0, y0)
     _require_same("solver", "step", state, lambda: traced_step(problem, solver, state, jax.random.key(0))[0])
     return problem, x0, y0, state

@@ -164,15 +164,16 @@ def residuals(problem: Problem, x: PyTree, y: PyTree, v: PyTree) -> Residuals:
     at, _, cost = look(problem, x, y, first_probe(problem, y))
     here = linearised(problem, x, at)
     _, (upper_x, upper_y) = here.upper()
-    implicit, rhs = here.cross(v), _tree.norm(upper_y)
-    adjoint = _tree.norm(_tree.subtract(here.applied(v), upper_y))
+    projected, rhs = here.project(v), _tree.norm(upper_y)
+    implicit = here.cross(projected)
+    adjoint = _tree.norm(_tree.subtract(here.product(v), upper_y))
     unit = _ROUNDING * float(jnp.finfo(rhs.dtype).eps)
     return Residuals(
         grad=_tree.subtract(upper_x, implicit),
-        lower=at.residual + unit * _tree.norm(here.applied(at.y)),
+        lower=at.residual + unit * _tree.norm(here.product(at.y)),
         adjoint=adjoint + unit * rhs,
         rhs=rhs,
-        v=_tree.norm(v),
+        v=_tree.norm(projected),
         rounding=unit * (_tree.norm(upper_x) + _tree.norm(implicit)),
         margin=margin(problem, x, at),
         counts=cost + here.counts + Counts(grad_upper=1, hvp=2),

@@ -99,9 +99,8 @@ class AID(Hypergradient):
         lower, _, cost = look(problem, x, y, first_probe(problem, y))
         here = linearised(problem, x, lower)
         _, (upper_x, upper_y) = here.upper()
-        solved, info = self.linear.solve(here.product, upper_y, aux if self.warm else None)
-        v = here.project(solved)
-        grad = _tree.subtract(upper_x, here.cross(v))
+        v, info = self.linear.solve(here.product, upper_y, aux if self.warm else None)
+        grad = _tree.subtract(upper_x, here.cross(here.project(v)))
         counts = counts + cost + Counts(grad_upper=1, hvp=info.matvecs) + here.counts
         return HypergradientEstimate(grad, lower.y, v, counts, lower.residual, info)
 

@@ -168,8 +168,7 @@ class Implicit(ControlledHypergradient):
             )
 
         first = _start(problem, x, last, jnp.clip(_AIM * accuracy * last.carry.relation, _TIGHTEST, _LOOSEST))
-        end = jax.lax.while_loop(lambda at: at.phase != _DONE, correct, first)
-        return end.found._replace(v=linearised(problem, x, end.lower).project(end.found.v))
+        return jax.lax.while_loop(lambda at: at.phase != _DONE, correct, first).found
 
     def _judged(self, at: _At, last: Evaluation, subgradient: PyTree, accuracy: Scalar) -> _At:
         """After a round: done, or another round of both solves, as much more accurate as the error asks for."""
@@ -252,11 +251,13 @@ def _after_newton(problem: Problem, x: PyTree, at: _At, e: _Correction) -> _At:
     new = advance(problem, x, at.lower, e.step, ~needless)
     step, size = new.length, _tree.norm(at.found.y)
     eps = float(jnp.finfo(step.dtype).eps)
-    ended = needless | ((step <= LAST_DIGITS * eps * size) & ~new.unsettled)
+    # On the way to the active set a face may be flat, or not worth being solved on to the end.
+    on_the_way = at.lower.unsettled | (e.cg.status == int(LinearStatus.NEGATIVE_CURVATURE))
+    on_the_way = on_the_way & (problem.lower_regularizer is not None)
+    ended = needless | ((step <= LAST_DIGITS * eps * size) & ~(new.unsettled | on_the_way))
     finite = jnp.isfinite(new.level) & jnp.isfinite(new.residual) & jnp.isfinite(step)
     given_up = (at.newton + 1 >= _MOST_NEWTON_STEPS) | new.failed
-    # On the way to the active set a face may be flat, or not worth to be solved on to the end.
-    status = jnp.where(at.lower.unsettled, int(LinearStatus.OK), e.cg.status)
+    status = jnp.where(on_the_way, int(LinearStatus.OK), e.cg.status)
     unsolved = ((status == int(LinearStatus.BUDGET)) | given_up) & ~ended
     outcome = jnp.where(finite, _broken(status), int(Outcome.NONFINITE))
     outcome = jnp.where((outcome == Outcome.OK) & unsolved, int(Outcome.UNSOLVED), outcome).astype(jnp.int32)
