@@ -33,7 +33,8 @@ twice as many each time, so that the cost is never more than a few times that of
 1 / |H| as the power method sees it; it is halved where proximal gradient steps do not make g + r fall.
 
 The active set is `unsettled` where a proximal gradient step from y would leave it: where pi(z) - pi(z - s N), which is
-that step, is not s P N, what it is on a fixed face.
+that step, is not s P N, what it is on a fixed face. And the face is trusted only after a full Newton step on it has
+lowered |N| as it should: far from y*, a face that a short step does not leave may still be the wrong one.
 """
 
 from collections.abc import Callable
@@ -55,7 +56,7 @@ _LENGTHS = (1.0, 0.3)  # of a Newton step that are tried
 _FIRST_BURST, _LONGEST_BURST = 10, 1280  # of accelerated steps
 _SUFFICIENT = 1e-4  # of the predicted decrease: Armijo's constant, the usual value
 _JUMP = 10.0  # of |N|: a step that leads so far up follows a direction in which the face is flat
-_SLIDES = 0.5  # of |N|: a step that leaves no more is taken where the values hide it behind rounding
+_SLIDES = 0.5  # of |N|: what a Newton step leaves at most on the right face, even where values hide that it falls
 _ROUNDING = 10  # units of rounding by which values, and z, may be off
 _MATCH = 0.1  # of s |P N|: by how much the proximal gradient step may differ from it on a curved face
 _MOST_REFUSALS = 12  # of bursts, each with half of the step size before
@@ -76,7 +77,7 @@ class Lower(NamedTuple):
     calls: Int[Array, ""]
     """Gradients that it took."""
     shortened: Bool[Array, ""]
-    """Whether it was; or whether the active set is unsettled."""
+    """Whether it was. With r, also whether no Newton step has yet done what it promised: then the face may be wrong."""
     unsettled: Bool[Array, ""]
     failed: Bool[Array, ""]
     """Whether no step was short enough."""
@@ -114,10 +115,8 @@ def first_probe(problem: Problem, y: PyTree) -> Probe | None:
     """Where the power method starts: a vector without symmetries; None where there is no r to need a step size."""
     if problem.lower_regularizer is None:
         return None
-    zero = jnp.zeros((), jnp.result_type(*jax.tree.leaves(y)))
-    return Probe(
-        jax.tree.map(lambda leaf: jnp.cos(jnp.arange(leaf.size, dtype=leaf.dtype)).reshape(leaf.shape), y), zero
-    )
+    waves = jax.tree.map(lambda leaf: jnp.cos(jnp.arange(leaf.size, dtype=leaf.dtype)).reshape(leaf.shape), y)
+    return Probe(waves, jnp.zeros((), jnp.result_type(*jax.tree.leaves(y))))
 
 
 def look(problem: Problem, x: PyTree, y: PyTree, probe: Probe | None) -> tuple[Lower, Probe | None, Counts]:
@@ -241,7 +240,7 @@ def _advance_proximal(problem: Problem, x: PyTree, lower: Lower, w: PyTree, want
     return new._replace(
         length=_tree.norm(e),
         calls=last.calls,
-        shortened=(last.number > 1) | new.unsettled,
+        shortened=new.shortened & ((last.number > 1) | new.unsettled | (new.residual > _SLIDES * lower.residual)),
         unsettled=burst | new.unsettled,
         failed=~last.good,
         burst=jnp.where(burst, jnp.minimum(2 * lower.burst, _LONGEST_BURST), lower.burst),
@@ -262,7 +261,7 @@ def _arrive(problem: Problem, x: PyTree, u: PyTree, s: Scalar, burst: Int[Array,
     unsettled = ~rounded & (mismatch > _MATCH * s * left)
     level = (value + problem.lower_penalty(x, y)).astype(s.dtype)
     zero, no = jnp.zeros_like(s), jnp.asarray(False)
-    return Lower(y, level, slope, residual, zero, jnp.int32(2), unsettled, unsettled, no, z, s, burst)
+    return Lower(y, level, slope, residual, zero, jnp.int32(2), ~rounded, unsettled, no, z, s, burst)
 
 
 def _projection(problem: Problem, x: PyTree, lower: Lower) -> Matvec:

@@ -33,7 +33,7 @@ class Faces(NamedTuple):
 
 def soft_threshold(size: int = 8, seed: int = 0) -> Faces:
     """F: g = sum a_i (y_i - b_i)^2 / 2 and r_x = sum e^{x_i} |y_i| (a Lasso with one penalty for each coefficient),
-    f = |Cy - d|^2 / 2.
+    f = |Cy - d|^2 / 2, h = a box.
 
     y*_i = sign(b_i) max(|b_i| - e^{x_i} / a_i, 0), and grad Phi_i = -sign(y*_i) e^{x_i} / a_i f_y,i on the support, 0
     off it.
@@ -41,7 +41,7 @@ def soft_threshold(size: int = 8, seed: int = 0) -> Faces:
     draw = np.random.default_rng(seed)
     b = draw.uniform(0.5, 2.0, size) * draw.choice([-1.0, 1.0], size)
     data = _data(draw, size, size) | arrays(a=np.geomspace(0.2, 1.0, size), b=b)
-    problem = Problem(_upper, _weighted, Zero(), data, lower_regularizer=_penalties)
+    problem = Problem(_upper, _weighted, Box(-4.0, 1.0), data, lower_regularizer=_penalties)
     return Faces(problem, *closed_forms(_upper, _shrunk, _shrunk_gradient, data), jnp.full(size, -1.5), jnp.zeros(size))
 
 

@@ -271,7 +271,8 @@ def _after_newton(problem: Problem, x: PyTree, at: _At, e: _Correction) -> _At:
             counts=at.found.counts + Counts(grad_lower=new.calls),
         ),
         lower=new,
-        sizes=(jnp.maximum(at.sizes[0], e.size), at.sizes[1]),
+        # What is corrected on a wrong face, or was not taken, says nothing about the change of d.
+        sizes=(jnp.where(on_the_way | new.unsettled, 0, jnp.maximum(at.sizes[0], e.size)), at.sizes[1]),
         left=(jnp.where(needless, e.left, e.size), at.left[1]),
         newton=at.newton + 1,
         tiny=jnp.where(needless, at.tiny, step <= eps**0.5 * size),
