@@ -18,7 +18,9 @@ STRENGTH = 0.1
 
 
 def _marked(row: SolverRow) -> Any:
-    return pytest.param(row, id=str(row), marks=[] if row.lower_regularizer is None else [pytest.mark.slow])
+    """The rows with a lower regularizer are those above once more: they wait for the longer suites."""
+    slow = [] if row.lower_regularizer is None else [pytest.mark.slow]
+    return pytest.param(row, id=str(row), marks=slow if row.tuned else [*slow, *(pytest.mark.hours for _ in slow)])
 
 
 @pytest.fixture(params=map(_marked, SOLVERS))

@@ -43,6 +43,7 @@ from proxbi import (
 
 # --- closed forms -----------------------------------------------------------------------------------------------------
 
+SLOW, HOURS = [pytest.mark.slow], [pytest.mark.slow, pytest.mark.hours]
 FACES = {"soft threshold": analytic.soft_threshold, "box": analytic.clipped, "simplex": analytic.on_simplex}
 FIXED = {
     "AID, Newton": AID(Newton(), CG(50, 1e-13)),
@@ -76,7 +77,7 @@ def test_the_default_hypergradient_is_the_closed_form(name: str) -> None:
 
 
 @pytest.mark.parametrize("method", FIXED)
-@pytest.mark.parametrize("name", FACES)
+@pytest.mark.parametrize("name", ["soft threshold", *(pytest.param(name, marks=SLOW) for name in ("box", "simplex"))])
 def test_hypergradients_of_fixed_work_are_the_closed_form(name: str, method: str) -> None:
     case, hypergradient = FACES[name](), FIXED[method]
 
@@ -118,6 +119,9 @@ CASES = {
 }
 
 
+RARE = ("lasso, one penalty", "nonnegative and ridge", "nuclear")
+
+
 def flat(y: Any) -> Any:
     return jnp.concatenate([jnp.ravel(part) for part in y]) if isinstance(y, list) else jnp.ravel(y)
 
@@ -142,11 +146,15 @@ def regression(case: Case, seed: int = 0) -> tuple[Problem, Any]:
     return problem, start
 
 
-@pytest.mark.parametrize("name", CASES)
+# Each is a program of its own, and takes some seconds to compile.
+@pytest.mark.parametrize("name", [pytest.param(name, marks=HOURS if name in RARE else SLOW) for name in CASES])
 def test_hypergradients_are_differences(name: str) -> None:
     problem, y = regression(CASES[name])
     x = jnp.asarray(CASES[name].x)
-    solve = jax.jit(lambda x: value_and_hypergradient(problem, x, y, accuracy=1e-9))
+
+    def solve(x: Any) -> Any:
+        return value_and_hypergradient(problem, x, y, accuracy=1e-9)
+
     _, gradient, info = solve(x)
     direction = jnp.asarray(np.random.default_rng(1).normal(size=x.shape))
     step = 1e-4
@@ -178,6 +186,7 @@ def test_the_lasso_is_its_closed_form_on_the_support() -> None:
     np.testing.assert_allclose(gradient, upper_x + np.asarray(upper_y)[support] @ slope, rtol=1e-8)
 
 
+@pytest.mark.slow
 def test_more_coefficients_than_rows() -> None:
     """Faces on the way are flat, and g is not strongly convex; on the support of y* it is."""
     draw = np.random.default_rng(0)
@@ -186,7 +195,10 @@ def test_more_coefficients_than_rows() -> None:
     data = {"Z": jnp.asarray(design[:30]), "t": jnp.asarray(target[:30])}
     data |= {"held_out": jnp.asarray(design[30:]), "unseen": jnp.asarray(target[30:])}
     problem = Problem(held_out, fit, data=data, lower_regularizer=lambda x: L1(jnp.exp(x)))
-    solve = jax.jit(lambda x, accuracy: value_and_hypergradient(problem, x, jnp.zeros(150), accuracy=accuracy))
+
+    def solve(x: Any, accuracy: float) -> Any:
+        return value_and_hypergradient(problem, x, jnp.zeros(150), accuracy=accuracy)
+
     x, step = jnp.array(-2.5), 1e-5
     _, gradient, info = solve(x, 1e-8)
     assert info.outcome == Outcome.OK
@@ -200,7 +212,7 @@ def test_more_coefficients_than_rows() -> None:
 # --- solvers ----------------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("name", FACES)
+@pytest.mark.parametrize("name", [pytest.param(name, marks=HOURS) for name in FACES])
 def test_the_default_solver_finds_a_stationary_point(name: str) -> None:
     case = FACES[name]()
     result = minimize(case.problem, case.x0, case.y0)
