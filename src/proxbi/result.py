@@ -78,8 +78,9 @@ class Status(Enum):
     )
     LOWER_UNSOLVED = (
         "The lower problem at x0 could not be solved: its gradient stays large. Either lower is not smooth (an "
-        "absolute value, a hinge, a maximum: give it as lower_regularizer=, or smooth it), or it has no minimiser in y (a separable logistic regression "
-        "without a ridge term), or it is not convex on the way there: start at a better y0, or add a ridge term in y."
+        "absolute value, a hinge, a maximum: give it as lower_regularizer=, or smooth it), or it has no minimiser in y "
+        "(a separable logistic regression without a ridge term), or it is not convex on the way there: start at a "
+        "better y0, or add a ridge term in y."
     )
 
     @property
