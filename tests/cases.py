@@ -492,6 +492,34 @@ COMPOSITES = [
         symmetries=("sign", "permutation"),
     ),
     Row(
+        "l1 and box",
+        lambda strength, lower, upper: pr.L1(strength) + pr.Box(lower, upper),
+        {"strength": STRENGTH, "lower": (-3.0, -0.1), "upper": (0.1, 3.0)},
+        # the bounds of a single precision prox are rounded
+        term=lambda u, strength, lower, upper: (
+            strength * np.abs(u) + ref.between(u, lower * (1 + 1e-7), upper * (1 + 1e-7))
+        ),
+        kinks=lambda strength, lower, upper: [lower, upper],
+        thresholds=lambda step, strength, lower, upper: [step * strength],
+    ),
+    Row(
+        "l1 and nonnegative",
+        lambda strength: pr.NonNegative() + pr.L1(strength),
+        {"strength": STRENGTH},
+        term=lambda u, strength: strength * np.abs(u) + ref.between(u, 0, np.inf),
+        thresholds=lambda step, strength: [step * strength],
+        symmetries=("permutation",),
+    ),
+    Row(
+        "group l2 and nonnegative",
+        lambda strength: pr.GroupL2(strength, LABELS) + pr.NonNegative(),
+        {"strength": STRENGTH},
+        value=lambda u, strength: _group_norms(u, strength) + ref.between(u, 0, np.inf).sum(axis=-1),
+        slow=lambda x, step, strength: ref.grouped(np.maximum(x, 0), step, strength, LABELS),
+        shape=(6,),
+        splits=False,
+    ),
+    Row(
         "shifted capped l1",
         lambda strength, cap, offset: pr.CappedL1(strength, cap).shift(np.full(ENTRIES, 1.0) * offset),
         {"strength": STRENGTH, "cap": (0.2, 4.0), "offset": (-2.0, 2.0)},

@@ -255,6 +255,7 @@ MARGINS: dict[str, tuple[Regularizer, tuple[int, ...]]] = {
     "nonnegative": (NonNegative(), (6,)),
     "simplex": (Simplex(2.0), (6,)),
     "nuclear": (Nuclear(0.5), (3, 2)),
+    "sum": (L1(0.3) + Box(-0.5, 0.6), (6,)),
     "scaled": (2.0 * L1(0.3), (6,)),
     "shifted": (L1(0.5).shift(np.full(6, 0.3)), (6,)),
 }
@@ -278,6 +279,15 @@ def test_within_the_margin_the_prox_stays_on_its_face(name: str) -> None:
         directions = draw.normal(size=(10, *shape))
         directions /= np.linalg.norm(directions.reshape(10, -1), axis=1).reshape(10, *[1] * len(shape))
         assert {rank(z + 0.99 * margin * u) for u in directions} == {rank(z)}
+
+
+def test_sums_without_a_prox_are_refused() -> None:
+    with pytest.raises(TypeError, match=r"GroupL2 \+ Box has no prox in closed form"):
+        GroupL2(1.0) + Box(0.0, 1.0)
+    with pytest.raises(TypeError, match=r"L1 \+ Simplex has no prox"):
+        L1(1.0) + Simplex()
+    with pytest.raises(TypeError, match="got float"):
+        L1(1.0) + 2.0  # type: ignore[operator]
 
 
 def test_margins_that_are_infinite_or_unknown() -> None:

@@ -15,6 +15,7 @@ from proxbi._tree import Scalar
 
 if TYPE_CHECKING:
     from proxbi.regularizers.calculus import Conjugate, Scaled, Shifted
+    from proxbi.regularizers.sums import Sum
 
 
 class Regularizer(Module):
@@ -75,6 +76,12 @@ class Regularizer(Module):
         from proxbi.regularizers.calculus import Conjugate
 
         return Conjugate(self)
+
+    def __add__(self, other: "Regularizer") -> "Sum":
+        """`h + k`, for the few pairs whose prox is known: see `Sum`."""
+        from proxbi.regularizers.sums import Sum
+
+        return Sum(self, other)
 
     def __rmul__(self, factor: Any) -> "Scaled":
         """`factor * h`, for factor > 0."""
