@@ -494,11 +494,8 @@ COMPOSITES = [
     Row(
         "l1 and box",
         lambda strength, lower, upper: pr.L1(strength) + pr.Box(lower, upper),
-        {"strength": STRENGTH, "lower": (-3.0, -0.1), "upper": (0.1, 3.0)},
-        # the bounds of a single precision prox are rounded
-        term=lambda u, strength, lower, upper: (
-            strength * np.abs(u) + ref.between(u, lower * (1 + 1e-7), upper * (1 + 1e-7))
-        ),
+        {"strength": STRENGTH, "lower": (-3.0, -0.5), "upper": (0.75, 2.0)},  # usually -1.5 and 1.5: exact in float32
+        term=lambda u, strength, lower, upper: strength * np.abs(u) + ref.between(u, lower, upper),
         kinks=lambda strength, lower, upper: [lower, upper],
         thresholds=lambda step, strength, lower, upper: [step * strength],
     ),
