@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from math import sqrt
 from typing import Any, NamedTuple
@@ -492,6 +492,31 @@ COMPOSITES = [
         symmetries=("sign", "permutation"),
     ),
     Row(
+        "l1 and box",
+        lambda strength, lower, upper: pr.L1(strength) + pr.Box(lower, upper),
+        {"strength": STRENGTH, "lower": (-3.0, -0.5), "upper": (0.75, 2.0)},  # usually -1.5 and 1.5: exact in float32
+        term=lambda u, strength, lower, upper: strength * np.abs(u) + ref.between(u, lower, upper),
+        kinks=lambda strength, lower, upper: [lower, upper],
+        thresholds=lambda step, strength, lower, upper: [step * strength],
+    ),
+    Row(
+        "l1 and nonnegative",
+        lambda strength: pr.NonNegative() + pr.L1(strength),
+        {"strength": STRENGTH},
+        term=lambda u, strength: strength * np.abs(u) + ref.between(u, 0, np.inf),
+        thresholds=lambda step, strength: [step * strength],
+        symmetries=("permutation",),
+    ),
+    Row(
+        "group l2 and nonnegative",
+        lambda strength: pr.GroupL2(strength, LABELS) + pr.NonNegative(),
+        {"strength": STRENGTH},
+        value=lambda u, strength: _group_norms(u, strength) + ref.between(u, 0, np.inf).sum(axis=-1),
+        slow=lambda x, step, strength: ref.grouped(np.maximum(x, 0), step, strength, LABELS),
+        shape=(6,),
+        splits=False,
+    ),
+    Row(
         "shifted capped l1",
         lambda strength, cap, offset: pr.CappedL1(strength, cap).shift(np.full(ENTRIES, 1.0) * offset),
         {"strength": STRENGTH, "cap": (0.2, 4.0), "offset": (-2.0, 2.0)},
@@ -584,6 +609,7 @@ class Follow(NamedTuple):
 def follow(
     strength: float = 0.0,
     *,
+    lower_regularizer: Any = None,
     dtype: Any = float,
     trees: bool = False,
     seed: int = 0,
@@ -600,7 +626,8 @@ def follow(
     if trees:
         x0 = {"a": jnp.zeros((), dtype), "b": jnp.zeros(3, dtype)}
         y0 = {"u": jnp.ones((2, 1), dtype), "w": [jnp.ones((), dtype), jnp.ones(1, dtype)]}
-    return Follow(proxbi.Problem(follow_upper, follow_lower, h, data), x0, y0, a, d, strength)
+    problem = proxbi.Problem(follow_upper, follow_lower, h, data, lower_regularizer=lower_regularizer)
+    return Follow(problem, x0, y0, a, d, strength)
 
 
 PROBLEMS: dict[str, Callable[[float], analytic.Analytic]] = {
@@ -642,6 +669,7 @@ class SolverRow:
     pull: Callable[[np.ndarray], np.ndarray] | None = None  # for biased methods
     modelled: bool = False  # counts dense linear algebra by a model, not by calls
     tuned: bool = True  # takes the outer step size
+    lower_regularizer: Any = None  # of the problem that it is to solve
 
     def __str__(self) -> str:
         return self.name
@@ -657,6 +685,7 @@ def _bio(hypergradient: proxbi.hypergradient.Hypergradient) -> Callable[[Any], p
     return lambda beta: proxbi.ProxBiO(hypergradient, beta)
 
 
+IDLE = pr.Box(-5.0, 5.0)  # a lower regularizer that leaves y*(x) = x where the runs go, so that the minimiser is known
 SGD = optax.sgd(0.9, momentum=0.1, nesterov=True)  # made once: each optax optimizer is a program of its own
 
 SOLVERS = [
@@ -679,5 +708,13 @@ SOLVERS = [
     SolverRow("AID, accelerated gradient", _bio(proxbi.AID(proxbi.AcceleratedGradient(1e-11), proxbi.CG(20, 1e-12)))),
     SolverRow("penalty", lambda beta: proxbi.PenaltyProxBiO(), steps=20, tuned=False),
     SolverRow("adaptive", lambda beta: proxbi.AdaptiveProxBiO(), steps=14, tuned=False),
+    *(
+        replace(row, name=f"{row.name}, lower box", lower_regularizer=IDLE)
+        for row in [
+            SolverRow("adaptive", lambda beta: proxbi.AdaptiveProxBiO(), steps=14, tuned=False),
+            SolverRow("AID", _bio(proxbi.AID(proxbi.GradientDescent(1.0, 16), proxbi.CG(20, 1e-12)))),
+            SolverRow("ITD", _bio(proxbi.ITD(proxbi.GradientDescent(1.0, 16)))),
+        ]
+    ),
     SolverRow("skeleton", lambda beta: skeleton.Skeleton(beta / 5, 0.9), steps=400),
 ]

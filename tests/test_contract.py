@@ -17,13 +17,19 @@ BETA = 0.5
 STRENGTH = 0.1
 
 
-@pytest.fixture(params=SOLVERS, ids=str)
+def _marked(row: SolverRow) -> Any:
+    """The rows with a lower regularizer are those above once more: they wait for the longer suites."""
+    slow = [] if row.lower_regularizer is None else [pytest.mark.slow]
+    return pytest.param(row, id=str(row), marks=slow if row.tuned else [*slow, *(pytest.mark.hours for _ in slow)])
+
+
+@pytest.fixture(params=map(_marked, SOLVERS))
 def row(request: pytest.FixtureRequest) -> SolverRow:
     return request.param
 
 
 def case_for(row: SolverRow, **options: Any) -> Follow:
-    return follow(STRENGTH if row.proximal else 0.0, **options)
+    return follow(STRENGTH if row.proximal else 0.0, lower_regularizer=row.lower_regularizer, **options)
 
 
 def solve(row: SolverRow, case: Follow, beta: Any = BETA, **options: Any) -> Result:
@@ -118,7 +124,8 @@ class SpyZero(Zero):
 def test_declared_counts_are_observed_calls_and_eager_is_jit(row: SolverRow) -> None:
     case, solver = case_for(row), row.make(BETA)
     spy_h = SpyL1(STRENGTH) if row.proximal else SpyZero()
-    spy = SpyProblem(case.problem.upper, case.problem.lower, spy_h, case.problem.data)
+    objectives, r = (case.problem.upper, case.problem.lower), case.problem.lower_regularizer
+    spy = SpyProblem(*objectives, spy_h, case.problem.data, lower_regularizer=r)
     key = jax.random.key(0)
     step = jax.jit(lambda state: solver.step(case.problem, state, key)[0])
     state = step(solver.init(case.problem, case.x0, case.y0))

@@ -18,6 +18,8 @@ ORDER = [
     ["problem"],
     ["linear"],
     ["_lbfgs"],
+    ["_damped"],
+    ["_lower_level"],
     ["lower"],
     ["newton"],
     ["hypergradient"],

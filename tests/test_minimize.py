@@ -860,7 +860,7 @@ def test_every_fault_has_a_status_that_says_what_to_do() -> None:
         assert status.value.endswith(".")
         assert len(status.value) < 420
     failing = {status.name for status in Status if status.failed}
-    assert failing == {fault.name for fault in pb.Fault} - {"NONE", "PRECISION", "FLAT_START"}
+    assert failing == {fault.name for fault in pb.Fault} - {"NONE", "PRECISION", "FLAT_START", "ACTIVE_SET"}
 
 
 ADVICE = {
@@ -869,6 +869,7 @@ ADVICE = {
     Status.BUDGET: "resume=",
     Status.INTERRUPTED: "resume=",
     Status.PRECISION: "float64",
+    Status.ACTIVE_SET: "start once more",
     Status.FLAT_START: "Start elsewhere",
     Status.DIVERGED: "step_size",
     Status.NONFINITE_START: "problem.grad_lower",

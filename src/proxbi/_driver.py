@@ -156,6 +156,7 @@ class Driver:
             seconds=Seconds(self.compile_seconds, self.run_seconds),
             state=self.snapshot,
             hypergradient_error=number(known.hypergradient_error),
+            active_set_margin=float(known.active_set_margin),
             guaranteed=known.guaranteed,
         )
 

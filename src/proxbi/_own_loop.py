@@ -12,6 +12,7 @@ import jax.numpy as jnp
 from jaxtyping import Array, Bool, Int, PyTree
 
 from proxbi import _check, _compile, _tree, _validate
+from proxbi._lower_level import residual
 from proxbi._tree import Scalar
 from proxbi.hypergradient import ControlledHypergradient, Evaluation, Implicit, Outcome
 from proxbi.problem import Counts, Problem
@@ -181,6 +182,7 @@ def _twice(
     (found, before), _ = jax.lax.scan(solve, _Solve(known, known), accuracies)
     error, value_error, solved = _errors(problem, x, y0, found, before)
     broken = (found.outcome > int(Outcome.ROUGH)) | ~solved | ~_tree.all_finite((found.value, found.grad))
+    _, cost = residual(problem, x, y0)
     rough = jnp.where(error <= accuracy * _tree.norm(found.grad), int(Outcome.OK), int(Outcome.ROUGH))
     outcome = jnp.where(broken, jnp.maximum(found.outcome, int(Outcome.UNSOLVED)), rough)
     info = HypergradientInfo(
@@ -190,7 +192,7 @@ def _twice(
         value_error=jnp.where(broken, jnp.inf, value_error),
         lower_residual=found.lower_residual,
         outcome=outcome.astype(jnp.int32),
-        counts=found.counts + Counts(grad_lower=3, value_lower=1),
+        counts=found.counts + cost + cost + Counts(grad_lower=2, value_lower=1),
     )
     return jnp.where(broken, jnp.nan, found.value), _tree.where(broken, _nans(x), found.grad), info
 
@@ -207,12 +209,12 @@ def _errors(
     eps = float(jnp.finfo(change.dtype).eps)
     unit, step = _ROUNDING * eps, eps**0.5
     points = (y0, found.y, _tree.scale(1 + step, found.y))
-    start, here, ahead = (problem.grad_lower(x, y) for y in points)
+    start, left = (residual(problem, x, y)[0] for y in points[:2])
+    here, ahead = (problem.grad_lower(x, y) for y in points[1:])
     cancels = _tree.norm(_tree.subtract(ahead, here)) / step
-    left = _tree.norm(here)
     off = jnp.abs(found.value) + _tree.norm(found.v) * cancels
     error, value_error = change + found.error + found.bias + unit * found.terms, moved + found.value_error + unit * off
-    solved = (left <= _FALLEN * _tree.norm(start)) | (left <= step * cancels)
+    solved = (left <= _FALLEN * start) | (left <= step * cancels)
     return error, value_error, solved & jnp.isfinite(problem.value_lower(x, found.y))
 
 

@@ -75,6 +75,7 @@ from proxbi.regularizers import Separable as Separable
 from proxbi.regularizers import Simplex as Simplex
 from proxbi.regularizers import SparseSet as SparseSet
 from proxbi.regularizers import SquaredL2 as SquaredL2
+from proxbi.regularizers import Sum as Sum
 from proxbi.regularizers import Zero as Zero
 from proxbi.result import Result as Result
 from proxbi.result import Snapshot as Snapshot

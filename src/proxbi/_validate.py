@@ -30,6 +30,7 @@ def checked(problem: Problem, solver: Solver, x0: PyTree, y0: PyTree) -> tuple[P
     )
     for name, objective in (("upper", problem.value_upper), ("lower", problem.value_lower)):
         _require_scalar(name, objective, x0, y0)
+    _require_lower_regularizer(problem, x0, y0)
     _require_use(problem, x0, y0)
     _require_same("regularizer", "prox", x0, lambda: problem.regularizer.prox(x0, 1.0))
     state = _first(problem, solver, x0, y0)
@@ -77,16 +78,29 @@ def _require_use(problem: Problem, x: PyTree, y: PyTree) -> None:
     """
     lower_x, lower_y = _used(problem.value_lower, x, y)
     upper_x, _ = _used(problem.value_upper, x, y)
+    prox_x, _ = _used(lambda x, y: problem.lower_prox(x, y, 1.0), x, y)
     for (path, _), used in zip(jax.tree_util.tree_leaves_with_path(y), lower_y, strict=True):
         if not used:
             leaf = "y" + jax.tree_util.keystr(path)
             raise ValueError(
                 f"lower ignores {leaf}, so it has no unique minimiser in y; it must be strongly convex in y."
             )
-    for (path, _), in_upper, in_lower in zip(jax.tree_util.tree_leaves_with_path(x), upper_x, lower_x, strict=True):
-        if not (in_upper or in_lower):
+    uses = zip(upper_x, lower_x, prox_x, strict=True)
+    for (path, _), used_by in zip(jax.tree_util.tree_leaves_with_path(x), uses, strict=True):
+        if not any(used_by):
             leaf = "x" + jax.tree_util.keystr(path)
             raise ValueError(f"neither upper nor lower depends on {leaf}, so there is nothing to choose it by.")
+
+
+def _require_lower_regularizer(problem: Problem, x: PyTree, y: PyTree) -> None:
+    """r_x must be a convex regularizer that fits y."""
+    if problem.lower_regularizer is None:
+        return
+    try:
+        jax.eval_shape(lambda: problem.lower_regularizer_at(x).value(y))
+    except Exception as error:
+        raise type(error)(f"lower_regularizer fails on the given x0, y0 and data: {_first_line(error)}") from error
+    _require_same("lower_regularizer", "prox", y, lambda: problem.lower_prox(x, y, 1.0), "y0")
 
 
 def _used(function: Callable[..., Any], x: PyTree, y: PyTree) -> tuple[list[bool], list[bool]]:
@@ -110,18 +124,18 @@ def _live_inputs(jaxpr: Any, live_outputs: list[bool]) -> list[bool]:
     return [v in live for v in jaxpr.invars]
 
 
-def _require_same(name: str, action: str, before: PyTree, compute: Callable[[], PyTree]) -> None:
+def _require_same(name: str, action: str, before: PyTree, compute: Callable[[], PyTree], of: str = "x0") -> None:
     """The space must be closed under `compute`: same structure, shapes and dtypes."""
     try:
         after = jax.eval_shape(compute)
     except (TypeError, ValueError) as error:
         raise ValueError(f"{name} does not fit x0, y0 and data: its {action} fails: {_first_line(error)}") from error
     if jax.tree.structure(after) != jax.tree.structure(before):
-        raise ValueError(f"{name} does not fit x0: its {action} changes the structure of its argument.")
+        raise ValueError(f"{name} does not fit {of}: its {action} changes the structure of its argument.")
     for (path, a), b in zip(jax.tree_util.tree_leaves_with_path(before), jax.tree.leaves(after), strict=True):
         if (a.shape, a.dtype) != (b.shape, b.dtype):
             raise ValueError(
-                f"{name}: its {action} turns {jax.tree_util.keystr(path) or 'x'} from {a.dtype}{list(a.shape)} into "
+                f"{name}: its {action} turns {jax.tree_util.keystr(path) or of[0]} from {a.dtype}{list(a.shape)} into "
                 f"{b.dtype}{list(b.shape)}; give x0, y0 and data shapes that fit and one floating point dtype."
             )
 

@@ -15,6 +15,10 @@ The actual |v| stands where the paper has M / mu. If s is in dh(x), as the prox 
 
     dist(0, d(Phi + h)(x)) <= |d + s| + |d - grad Phi|        for any h, convex or not.
 
+**With a lower regularizer** r the same holds on the active face, with the normal map N for g_y, the face Hessian A for
+g_yy and the adjoint of `_lower_level.py`: |y - y*| <= |N| / mu needs no more, but the bound of d assumes that y and y*
+have the same active set. `active_set_margin` says how far the next change of it is.
+
 Without constants the error is *estimated*: y and v are solved for to much higher accuracy, and d is compared with what
 it becomes.
 
@@ -35,6 +39,7 @@ import jax.numpy as jnp
 from jaxtyping import Array, Bool, Int, PyTree
 
 from proxbi import _check, _compile, _tree
+from proxbi._lower_level import first_probe, linearised, look, margin
 from proxbi._tree import Scalar
 from proxbi.hypergradient import Evaluation, Implicit, Outcome
 from proxbi.hypergradient._controlled import ratio
@@ -107,6 +112,10 @@ class Certificate(NamedTuple):
     """What it cost."""
     guaranteed: bool = False
     """Whether the bounds are bounds (for the constants given) and not estimates."""
+    active_set_margin: Scalar | float = float("inf")
+    """How far z = y - s g_y, at which the prox of the lower regularizer is taken, is from the next change of the active
+    set, relative to |z|, with s the inverse of the largest curvature: all that is said here holds on this side of it.
+    Infinite without a lower regularizer; NaN where it is not known."""
 
 
 def certify(
@@ -122,7 +131,7 @@ def certify(
     |grad Phi| <= 0.50, error <= 0.10
     """
     at = residuals(problem, x, y, v)
-    counts = COST
+    counts = at.counts
     if bounds is None:
         error, cost = _refined_change(problem, x, y, v, at.grad)
         error, counts = error + at.rounding, counts + cost
@@ -130,7 +139,7 @@ def certify(
         error = bounds.hypergradient_error(at.lower, at.adjoint, at.v) + at.rounding
     gap = _tree.norm(_tree.axpy(1, subgradient, at.grad))
     relative, unknown = ratio(at.adjoint, at.rhs), jnp.full_like(gap, jnp.nan)
-    return Certificate(gap + error, unknown, error, at.lower, relative, y, counts, bounds is not None)
+    return Certificate(gap + error, unknown, error, at.lower, relative, y, counts, bounds is not None, at.margin)
 
 
 class Residuals(NamedTuple):
@@ -143,27 +152,31 @@ class Residuals(NamedTuple):
     v: Scalar
     rounding: Scalar
     """Of grad."""
-
-
-COST = Counts(grad_upper=1, grad_lower=1, hvp=2, cross=1)
-"""Of `residuals`."""
+    margin: Scalar
+    """Of the active set of the lower level."""
+    counts: Counts
+    """What it cost."""
 
 
 @jax.jit
 def residuals(problem: Problem, x: PyTree, y: PyTree, v: PyTree) -> Residuals:
     """The residuals of both equations at (x, y, v), computed afresh."""
-    upper_x, upper_y = problem.grad_upper(x, y)
-    implicit, hvp = problem.cross(x, y)(v), problem.hvp(x, y)
-    lower, rhs = _tree.norm(problem.grad_lower(x, y)), _tree.norm(upper_y)
-    adjoint = _tree.norm(_tree.subtract(hvp(v), upper_y))
-    unit = _ROUNDING * float(jnp.finfo(lower.dtype).eps)
+    at, _, cost = look(problem, x, y, first_probe(problem, y))
+    here = linearised(problem, x, at)
+    _, (upper_x, upper_y) = here.upper()
+    projected, rhs = here.project(v), _tree.norm(upper_y)
+    implicit = here.cross(projected)
+    adjoint = _tree.norm(_tree.subtract(here.product(v), upper_y))
+    unit = _ROUNDING * float(jnp.finfo(rhs.dtype).eps)
     return Residuals(
         grad=_tree.subtract(upper_x, implicit),
-        lower=lower + unit * _tree.norm(hvp(y)),
+        lower=at.residual + unit * _tree.norm(here.product(at.y)),
         adjoint=adjoint + unit * rhs,
         rhs=rhs,
-        v=_tree.norm(v),
+        v=_tree.norm(projected),
         rounding=unit * (_tree.norm(upper_x) + _tree.norm(implicit)),
+        margin=margin(problem, x, at),
+        counts=cost + here.counts + Counts(grad_upper=1, hvp=2),
     )
 
 
@@ -242,11 +255,12 @@ def of_evaluation(
     counts = Counts(prox=proxes)
     if bounds is not None:
         fresh = residuals(problem, at.x, found.y, found.v)
-        error, counts = bounds.hypergradient_error(fresh.lower, fresh.adjoint, fresh.v), counts + COST
+        error, counts = bounds.hypergradient_error(fresh.lower, fresh.adjoint, fresh.v), counts + fresh.counts
         lower, adjoint = fresh.lower, ratio(fresh.adjoint, fresh.rhs)
     gap, shorter = (_tree.norm(_tree.axpy(1, s, found.grad)) for s in (at.subgradient, other))
     gap = jnp.where(~at.belongs | (inside & (shorter + off < gap)), shorter + off, gap)
     terms = found.terms + _tree.norm(at.subgradient) + at.built
     error = jnp.where(at.evaluated, error, jnp.inf) + _ROUNDING * float(jnp.finfo(gap.dtype).eps) * terms
     unknown = jnp.full_like(gap, jnp.nan)
-    return Certificate(gap + error, unknown, error, lower, adjoint, found.y, counts, bounds is not None)
+    guaranteed = bounds is not None
+    return Certificate(gap + error, unknown, error, lower, adjoint, found.y, counts, guaranteed, found.margin)

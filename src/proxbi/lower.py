@@ -25,9 +25,10 @@ class LowerSolver(Module):
 
 
 class FixedLength(LowerSolver):
-    """A lower solver that takes `steps` gradient steps, whatever happens: the kind that ITD can differentiate.
+    """A lower solver that takes `steps` (proximal) gradient steps, whatever happens: the kind that ITD can
+    differentiate.
 
-    A new one writes `init`, `step` and `answer`; each step calls `differentiable_grad_lower` once.
+    A new one writes `init`, `step` and `answer`; each step calls `forward_backward` once.
     """
 
     if TYPE_CHECKING:  # mypy would put an abstract field first in the constructors of subclasses
@@ -60,8 +61,24 @@ class FixedLength(LowerSolver):
         return self.answer(carry), Counts(grad_lower=self.steps)
 
 
+def forward_backward(problem: Problem, x: PyTree, y: PyTree, step_size: Any) -> PyTree:
+    """prox_{t r_x}(y - t g_y(x, y)): a gradient step where the lower level has no regularizer."""
+    forward = _tree.axpy(-step_size, differentiable_grad_lower(problem, x, y), y)
+    return forward if problem.lower_regularizer is None else problem.lower_prox(x, forward, step_size)
+
+
+def require_smooth(problem: Problem, name: str, instead: str) -> None:
+    """Refuse a lower regularizer where only gradients are used."""
+    if problem.lower_regularizer is not None:
+        raise TypeError(f"{name} needs a smooth lower level, and this problem has a lower_regularizer: use {instead}.")
+
+
+_WITH_PROX = "GradientDescent or Nesterov, which take proximal steps, or Newton"
+
+
 class GradientDescent(FixedLength):
-    r"""Plain gradient descent, $y^t = y^{t-1} - \alpha\nabla_y g(x, y^{t-1})$: `steps` steps of size `step_size`.
+    r"""Plain gradient descent, $y^t = y^{t-1} - \alpha\nabla_y g(x, y^{t-1})$: `steps` steps of size `step_size`. With
+    a lower regularizer, proximal gradient steps (ISTA).
 
     >>> from proxbi.analytic import scalar_problem
     >>> y, counts = GradientDescent(0.25, steps=3).solve(scalar_problem(), x=jnp.array(1.0), y=jnp.array(0.0))
@@ -80,7 +97,7 @@ class GradientDescent(FixedLength):
         return y
 
     def step(self, problem: Problem, x: PyTree, carry: PyTree) -> PyTree:
-        return _tree.axpy(-self.step_size, differentiable_grad_lower(problem, x, carry), carry)
+        return forward_backward(problem, x, carry, self.step_size)
 
     def answer(self, carry: PyTree) -> PyTree:
         return carry
@@ -90,6 +107,8 @@ class Nesterov(FixedLength):
     r"""Nesterov's accelerated gradient descent, lines 3 to 7 of the paper's Algorithm 1:
 
     $$u_t = y^{t-1} - \alpha\nabla_y g(x, y^{t-1}), \qquad y^t = u_t + \eta\,(u_t - u_{t-1}), \qquad u_0 = y^0 .$$
+
+    With a lower regularizer, $u_t$ is a proximal gradient step (FISTA with constant momentum).
 
     **Arguments:**
 
@@ -119,7 +138,7 @@ class Nesterov(FixedLength):
 
     def step(self, problem: Problem, x: PyTree, carry: PyTree) -> PyTree:
         y, previous, plain = carry
-        u = _tree.axpy(-self.step_size, differentiable_grad_lower(problem, x, y), y)
+        u = forward_backward(problem, x, y, self.step_size)
         momentum = jnp.where(plain, 0, self.momentum)
         return _tree.axpy(momentum, _tree.subtract(u, previous), u), u, jnp.asarray(False)
 
@@ -145,6 +164,7 @@ class Optax(FixedLength):
         return y, self.optimizer.init(y)
 
     def step(self, problem: Problem, x: PyTree, carry: PyTree) -> PyTree:
+        require_smooth(problem, "Optax", _WITH_PROX)
         y, state = carry
         updates, state = self.optimizer.update(differentiable_grad_lower(problem, x, y), state, y)
         return optax.apply_updates(y, updates), state
@@ -315,6 +335,7 @@ class AcceleratedGradient(LowerSolver):
 
     def descend(self, problem: Problem, x: PyTree, y: PyTree, step_size: Any = 0.0) -> Descent:
         """From `y`, with the `step_size` that an earlier descent ended with (0: none is known)."""
+        require_smooth(problem, "AcceleratedGradient", _WITH_PROX)
         return accelerate(
             lambda at: problem.grad_lower(x, at), y, tol=self.tol, step_size=step_size, max_steps=self.max_steps
         )

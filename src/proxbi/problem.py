@@ -1,6 +1,6 @@
 """The bilevel problem and its oracles.
 
-    min_x  f(x, y*(x)) + h(x)     with     y*(x) = argmin_y g(x, y)                              (P)
+    min_x  f(x, y*(x)) + h(x)     with     y*(x) = argmin_y g(x, y) + r_x(y)                     (P)
 
 Algorithms touch f and g only through the oracles of `Problem`, and say through `Counts` how often they did.
 """
@@ -19,6 +19,8 @@ from proxbi._tree import Scalar
 from proxbi.regularizers import Regularizer, Zero
 
 _OBJECTIVE = "a function of (x, y, data), or of (x, y), that returns a scalar"
+_LOWER_REGULARIZER = "a proxbi Regularizer such as L1(0.1), or a function of x, or of (x, data), that returns one"
+_ORDINAL = {1: "second", 2: "third"}
 
 
 class Counts(eqx.Module):
@@ -51,7 +53,7 @@ class Counts(eqx.Module):
 
 
 class Problem(eqx.Module):
-    r"""The bilevel problem $\min_x f(x, y^*(x)) + h(x)$ with $y^*(x) = \arg\min_y g(x, y)$.
+    r"""The bilevel problem $\min_x f(x, y^*(x)) + h(x)$ with $y^*(x) = \arg\min_y g(x, y) + r_x(y)$.
 
     **Arguments:**
 
@@ -60,6 +62,8 @@ class Problem(eqx.Module):
     - `regularizer`: h, any of `proxbi.regularizers`; by default h = 0.
     - `data`: a pytree of arrays that is handed to both functions. Give large arrays here and not by closing over them:
       an array in a closure becomes a constant of the compiled program.
+    - `lower_regularizer`: r, a convex one of `proxbi.regularizers`, or a function of x (or of x and data) that returns
+      one: `lambda x: L1(jnp.exp(x))` is a Lasso with a penalty for each coefficient. By default r = 0.
 
     x and y are any pytrees of floating point arrays. The oracles are computed by automatic differentiation; a
     structured problem subclasses `Problem` and overrides those it knows better, one by one.
@@ -80,11 +84,30 @@ class Problem(eqx.Module):
     lower: Callable[..., Scalar] = eqx.field(converter=lambda g: _objective("lower", g))
     regularizer: Regularizer = Zero()
     data: PyTree = None
+    lower_regularizer: Any = eqx.field(converter=lambda r: _lower_regularizer(r), default=None, kw_only=True)
 
     def __check_init__(self) -> None:
         if not isinstance(self.regularizer, Regularizer):
             given = type(self.regularizer).__name__
             raise TypeError(f"regularizer must be a proxbi Regularizer such as L1(0.1), got {given}.")
+
+    @property
+    def lower_moves(self) -> bool:
+        """Whether r depends on x."""
+        return self.lower_regularizer is not None and not isinstance(self.lower_regularizer, Regularizer)
+
+    def lower_regularizer_at(self, x: PyTree) -> Regularizer:
+        """r_x."""
+        r = self.lower_regularizer(x, self.data) if self.lower_moves else self.lower_regularizer
+        return Zero() if r is None else _convex(r)
+
+    def lower_prox(self, x: PyTree, y: PyTree, step: Any) -> PyTree:
+        """prox_{step r_x}(y)."""
+        return self.lower_regularizer_at(x).prox(y, step)
+
+    def lower_penalty(self, x: PyTree, y: PyTree) -> Scalar:
+        """r_x(y)."""
+        return self.lower_regularizer_at(x).value(y)
 
     def value_upper(self, x: PyTree, y: PyTree) -> Scalar:
         """f(x, y)."""
@@ -166,18 +189,45 @@ def _objective(name: str, function: Any) -> Callable[..., Scalar]:
     if not callable(function):
         raise TypeError(f"{name} must be {_OBJECTIVE}, got {type(function).__name__}.")
     # A Partial is a pytree whose function is static: plain functions need it, callable modules are pytrees already.
-    is_pytree = not jax.tree_util.all_leaves([function])
-    objective = function if is_pytree else Partial(function)
-    return objective if _takes_data(name, function) else Partial(_without_data, objective)
+    objective = _as_pytree(function)
+    return objective if _takes_data(name, function, 2, _OBJECTIVE) else Partial(_without_data, objective)
 
 
-def _without_data(function: Callable[..., Scalar], x: PyTree, y: PyTree, data: PyTree) -> Scalar:
-    return function(x, y)
+def _as_pytree(function: Any) -> Any:
+    return Partial(function) if jax.tree_util.all_leaves([function]) else function
 
 
-def _takes_data(name: str, function: Callable[..., Any]) -> bool:
-    """Whether the third argument is for the data: it is where it is required, called `data`, or one of `*args`. Any
-    other one has a default that data must not overwrite in silence.
+def _without_data(function: Callable[..., Any], *arguments: PyTree) -> Any:
+    return function(*arguments[:-1])
+
+
+def _lower_regularizer(given: Any) -> Any:
+    """None for r = 0, a convex `Regularizer`, or a pytree that is called with (x, data) and returns one."""
+    if given is None or isinstance(given, Zero):
+        return None
+    if isinstance(given, Regularizer):
+        return _convex(given)
+    if not callable(given) or isinstance(given, type):
+        name = given.__name__ if isinstance(given, type) else type(given).__name__
+        raise TypeError(f"lower_regularizer must be {_LOWER_REGULARIZER}, got {name}.")
+    takes_data = _takes_data("lower_regularizer", given, 1, _LOWER_REGULARIZER)
+    return _as_pytree(given) if takes_data else Partial(_without_data, _as_pytree(given))
+
+
+def _convex(r: Any) -> Regularizer:
+    if not isinstance(r, Regularizer):
+        raise TypeError(f"lower_regularizer must be {_LOWER_REGULARIZER}, but it returns {type(r).__name__}.")
+    if not r.convex:
+        raise TypeError(
+            f"lower_regularizer must be convex, and {type(r).__name__} is not: the lower level could have several "
+            "minimisers, and y*(x) would jump between them."
+        )
+    return r
+
+
+def _takes_data(name: str, function: Callable[..., Any], needed: int, expected: str) -> bool:
+    """Whether the argument after the `needed` ones is for the data: it is where it is required, called `data`, or one
+    of `*args`. Any other one has a default that data must not overwrite in silence.
     """
     try:
         parameters = list(inspect.signature(function).parameters.values())
@@ -186,14 +236,14 @@ def _takes_data(name: str, function: Callable[..., Any]) -> bool:
     positional = [p for p in parameters if p.kind in (p.POSITIONAL_ONLY, p.POSITIONAL_OR_KEYWORD)]
     if any(p.kind is p.VAR_POSITIONAL for p in parameters):
         return True
-    if len(positional) < 2:
-        raise TypeError(f"{name} must be {_OBJECTIVE}, but it takes {len(positional)} argument(s).")
-    if len(positional) == 2:
+    if len(positional) < needed:
+        raise TypeError(f"{name} must be {expected}, but it takes {len(positional)} argument(s).")
+    if len(positional) == needed:
         return False
-    third = positional[2]
-    if third.default is third.empty or third.name == "data":
+    last = positional[needed]
+    if last.default is last.empty or last.name == "data":
         return True
     raise TypeError(
-        f"{name}: its third argument {third.name!r} has a default, and would be given the data of the problem. Call it "
-        f"`data`, or bind it: functools.partial({name}, {third.name}=...)."
+        f"{name}: its {_ORDINAL[needed]} argument {last.name!r} has a default, and would be given the data of the "
+        f"problem. Call it `data`, or bind it: functools.partial({name}, {last.name}=...)."
     )

@@ -34,6 +34,11 @@ class Status(Enum):
         "Stopped at the limit of floating-point precision, before the tolerance was reached: the best point found is "
         "returned. In float32, switch to float64 (jax_enable_x64); in float64, loosen the tolerance or rescale."
     )
+    ACTIVE_SET = (
+        "Stopped where the active set of the lower level changes: the objective has a kink at x, and no step, however "
+        "short, decreases it as the slope on its side promises. For a single x that is a minimum; the stationarity is "
+        "that of one side. With several entries, start once more close to this x to make sure."
+    )
     FLAT_START = (
         "The hypergradient at x0 is exactly zero, and the regularizer does not move x0: either x0 happens to be "
         "stationary, or it is a point where the objective is flat (a dead relu, the square of 0, a sigmoid that is "
@@ -73,8 +78,9 @@ class Status(Enum):
     )
     LOWER_UNSOLVED = (
         "The lower problem at x0 could not be solved: its gradient stays large. Either lower is not smooth (an "
-        "absolute value, a hinge, a maximum: smooth it), or it has no minimiser in y (a separable logistic regression "
-        "without a ridge term), or it is not convex on the way there: start at a better y0, or add a ridge term in y."
+        "absolute value, a hinge, a maximum: give it as lower_regularizer=, or smooth it), or it has no minimiser in y "
+        "(a separable logistic regression without a ridge term), or it is not convex on the way there: start at a "
+        "better y0, or add a ridge term in y."
     )
 
     @property
@@ -88,6 +94,7 @@ class Status(Enum):
             Status.BUDGET,
             Status.INTERRUPTED,
             Status.PRECISION,
+            Status.ACTIVE_SET,
             Status.FLAT_START,
         )
         return self not in stopped
@@ -126,6 +133,9 @@ class Result:
     """What `resume=` takes to go on from here."""
     hypergradient_error: float | None = None
     """The part of `stationarity` that is due to the inexact y and adjoint; None if the solver leaves no adjoint."""
+    active_set_margin: float = float("inf")
+    """With a lower regularizer: the distance to the next change of the active set of the lower level, relative to the
+    size of y - s g_y. The certificate holds on this side of it; where it is 0, y* has a kink."""
     guaranteed: bool = False
     """Whether these two are bounds, from the constants given as `bounds`, or estimates."""
 

@@ -54,6 +54,8 @@ class Evaluation(NamedTuple):
     counts: Counts
     carry: PyTree
     """What the next evaluation can use: warm starts beside y and v, learned curvature, step sizes."""
+    margin: Scalar
+    """The distance to the next change of the active set of the lower level, as in `Certificate`."""
 
 
 class ControlledHypergradient(Module):
@@ -78,7 +80,7 @@ def unknown(x: PyTree, y: PyTree, carry: Any) -> Evaluation:
     zero = jnp.zeros((), jnp.result_type(*jax.tree.leaves(y)))
     counts = jax.tree.map(jnp.int32, Counts())
     v, grad, outcome = _tree.zeros_like(y), _tree.zeros_like(x), jnp.int32(Outcome.OK)
-    return Evaluation(y, v, grad, zero, zero, zero, zero, zero, zero, zero, outcome, counts, carry)
+    return Evaluation(y, v, grad, zero, zero, zero, zero, zero, zero, zero, outcome, counts, carry, zero + jnp.inf)
 
 
 def ratio(a: Scalar, b: Scalar, otherwise: float = 0.0) -> Scalar:

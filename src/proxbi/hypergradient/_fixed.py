@@ -15,9 +15,10 @@ import jax
 from jaxtyping import PyTree
 
 from proxbi import _check, _tree
+from proxbi._lower_level import first_probe, linearised, look, residual
 from proxbi._module import Module
 from proxbi._tree import Scalar
-from proxbi.linear import CG, LinearInfo, LinearSolver, Neumann
+from proxbi.linear import CG, Direct, LinearInfo, LinearSolver, Neumann
 from proxbi.lower import FixedLength, LowerSolver
 from proxbi.problem import Counts, Problem
 
@@ -85,17 +86,23 @@ class AID(Hypergradient):
         _require_part("linear", self.linear, LinearSolver, "CG(steps=20)")
 
     def init(self, problem: Problem, x: PyTree, y: PyTree) -> PyTree:
+        if problem.lower_regularizer is not None and isinstance(self.linear, Direct):
+            raise TypeError(
+                "Direct needs a Hessian that is positive definite everywhere, and with a lower_regularizer it is so on "
+                "the active face only: use AID with CG(steps, tol)."
+            )
         return _tree.zeros_like(y)
 
     def __call__(self, problem: Problem, x: PyTree, y: PyTree, aux: PyTree) -> HypergradientEstimate:
         y, counts = self.lower.solve(problem, x, y)
         y = jax.lax.stop_gradient(y)
-        upper_x, upper_y = problem.grad_upper(x, y)
-        v, info = self.linear.solve(problem.hvp(x, y), upper_y, aux if self.warm else None)
-        grad = _tree.subtract(upper_x, problem.cross(x, y)(v))
-        residual = _tree.norm(problem.grad_lower(x, y))
-        counts = counts + Counts(grad_lower=1, grad_upper=1, hvp=info.matvecs, cross=1)
-        return HypergradientEstimate(grad, y, v, counts, residual, info)
+        lower, _, cost = look(problem, x, y, first_probe(problem, y))
+        here = linearised(problem, x, lower)
+        _, (upper_x, upper_y) = here.upper()
+        v, info = self.linear.solve(here.product, upper_y, aux if self.warm else None)
+        grad = _tree.subtract(upper_x, here.cross(here.project(v)))
+        counts = counts + cost + Counts(grad_upper=1, hvp=info.matvecs) + here.counts
+        return HypergradientEstimate(grad, lower.y, v, counts, lower.residual, info)
 
 
 class ITD(Hypergradient):
@@ -140,9 +147,9 @@ class ITD(Hypergradient):
         y, pull_back = jax.vjp(lambda at: lower.answer(lower.advance(problem, at, carry, tail)), x)
         upper_x, upper_y = problem.grad_upper(x, y)
         grad = _tree.axpy(1, pull_back(upper_y)[0], upper_x)
-        residual = _tree.norm(problem.grad_lower(x, y))
-        counts = Counts(grad_lower=steps + 1, grad_upper=1, hvp=tail, cross=tail)
-        return HypergradientEstimate(grad, y, None, counts, residual, None)
+        left, cost = residual(problem, x, y)
+        counts = cost + Counts(grad_lower=steps, grad_upper=1, hvp=tail, cross=tail)
+        return HypergradientEstimate(grad, y, None, counts, left, None)
 
 
 def one_step(lower: LowerSolver, step_size: float) -> AID:

@@ -19,7 +19,8 @@ the old y and v, which is not computed, was much further from d than d_last is.)
 **The error of the value.** Phi^ = f - <v, g_y> has the error <e_v', H e_y> with e_v' = e_v + the error of v that is due
 to y; corrections of y by c_y went with corrections of v by c_v, so e_v' is about e_v + (c_v / c_y) e_y / 2.
 
-**Lower steps** keep g finite and falling (`newton.damped`).
+**Lower steps** keep g finite and falling. With a lower regularizer, H, g_y, f_y and g_xy stand for what they are on the
+active face (`_lower_level.py`); the loop is the same.
 """
 
 from typing import NamedTuple
@@ -31,11 +32,12 @@ from jax.flatten_util import ravel_pytree
 from jaxtyping import Array, Bool, Int, PyTree
 
 from proxbi import _check, _lbfgs, _tree
+from proxbi._damped import LAST_DIGITS
 from proxbi._lbfgs import Pairs
+from proxbi._lower_level import Linearised, Lower, advance, first_probe, linearised, look, margin
 from proxbi._tree import Scalar
 from proxbi.hypergradient._controlled import ControlledHypergradient, Evaluation, Outcome, ratio, unknown
 from proxbi.linear import Krylov, LinearStatus, Matvec, conjugate_gradients
-from proxbi.newton import LAST_DIGITS, MOST_TRIES, damped
 from proxbi.problem import Counts, Problem
 
 _FIRST = 0.03  # gap / change before any is known: asks for corrections to 1e-3 at x0, when the accuracy is 0.1
@@ -49,6 +51,7 @@ _SHRINKS = 0.5  # Newton steps that do not fall below this part of the last one 
 _PASSES = 20  # over y, for each pair and call of the preconditioner, as measured
 _LEAST_MEMORY, _MEMORY, _USEFUL = 40, 80, 8  # pairs: one for so many entries of y, and between these
 _INNER_STEPS = 3_000  # seconds of work, where a product takes part of a millisecond
+_UNSETTLED_STEPS = 50  # products for a Newton step before the active set is known
 _SMALL = 4096  # entries of y, up to which passes cost less than the calls themselves
 
 _LOWER, _ADJOINT, _DONE = range(3)  # what the next correction is for
@@ -61,6 +64,8 @@ class Learned(NamedTuple):
     """(p, H p) of the CG steps so far; None if the problem has a preconditioner of its own."""
     relation: Scalar
     """|d + s| / |d - d_last| at the last x: how small errors must be beside corrections."""
+    probe: PyTree
+    """Of the power method, where the lower level has a regularizer; else None."""
 
 
 class _Correction(NamedTuple):
@@ -76,15 +81,14 @@ class _At(NamedTuple):
 
     phase: Int[Array, ""]
     found: Evaluation  # what is known at x, or still that of the last x
-    level: Scalar  # g
-    slope: PyTree  # g_y
+    lower: Lower
     before: PyTree  # the d of the round before, or of the last x
     sizes: tuple[Scalar, Scalar]  # of the largest corrections of y and of v in this round
     left: tuple[Scalar, Scalar]  # what is still wrong with them
     accuracy: Scalar  # of the corrections of this round
     longest: Scalar  # the longest CG step, an estimate of 1 / lambda_min(MH)
     length: Scalar  # of the last step of y
-    going: Bool[Array, ""]  # whether that was shortened, or about as long as the one before it
+    going: Bool[Array, ""]  # whether that was about as long as the one before it
     tiny: Bool[Array, ""]  # and whether it changed no more than half of its digits
     rounds: Int[Array, ""]
     newton: Int[Array, ""]
@@ -120,9 +124,9 @@ class Implicit(ControlledHypergradient):
 
     def init(self, problem: Problem, x: PyTree, y: PyTree) -> Evaluation:
         known = unknown(x, y, None)
-        own = type(problem).preconditioner is not Problem.preconditioner
+        own = type(problem).preconditioner is not Problem.preconditioner and problem.lower_regularizer is None
         pairs = None if own else _lbfgs.empty(ravel_pytree(y)[0], self._room(problem, x, y))
-        return known._replace(carry=Learned(pairs, jnp.full_like(known.value, _FIRST)))
+        return known._replace(carry=Learned(pairs, jnp.full_like(known.value, _FIRST), first_probe(problem, y)))
 
     def _room(self, problem: Problem, x: PyTree, y: PyTree) -> int:
         """How many pairs are worth their cost: as many as y can use, and no more than cost as much as a product."""
@@ -139,25 +143,30 @@ class Implicit(ControlledHypergradient):
 
         def correct(at: _At) -> _At:
             y, v, counts, pairs = at.found.y, at.found.v, at.found.counts, at.found.carry.pairs
-            hvp, adjoint = problem.hvp(x, y), at.phase == _ADJOINT
+            here, adjoint = linearised(problem, x, at.lower), at.phase == _ADJOINT
 
             def of_v() -> tuple[PyTree, _Upper]:
-                value, (upper_x, upper_y) = problem.value_and_grad_upper(x, y)
-                return _tree.subtract(upper_y, hvp(v)), (value.astype(accuracy.dtype), upper_x, _tree.norm(upper_y))
+                value, (upper_x, upper_y) = here.upper()
+                residual = _tree.subtract(upper_y, here.product(v))
+                return residual, (value.astype(accuracy.dtype), upper_x, _tree.norm(upper_y))
 
             def of_y() -> tuple[PyTree, _Upper]:
-                return _tree.scale(-1, at.slope), (at.level, _tree.zeros_like(x), at.level)
+                return _tree.scale(-1, at.lower.slope), (at.lower.level, _tree.zeros_like(x), at.lower.level)
 
             rhs, upper = jax.lax.cond(adjoint, of_v, of_y)
             precondition = _preconditioner(problem.preconditioner(x, y), pairs)
-            e = _correction(hvp, rhs, at, adjoint, precondition, self.inner_steps - counts.hvp)
+            left = self.inner_steps - counts.hvp
+            steps = jnp.where(at.lower.unsettled, jnp.minimum(left, _UNSETTLED_STEPS), left)
+            e = _correction(here.product, rhs, at, adjoint, precondition, steps)
             found = at.found._replace(
-                counts=counts + Counts(hvp=e.cg.matvecs), carry=at.found.carry._replace(pairs=e.cg.observed)
+                margin=margin(problem, x, at.lower),
+                counts=counts + Counts(hvp=e.cg.matvecs),
+                carry=at.found.carry._replace(pairs=e.cg.observed),
             )
             at = at._replace(found=found, longest=jnp.maximum(at.longest, e.cg.longest))
             return jax.lax.cond(
                 adjoint,
-                lambda: self._judged(_after_adjoint(problem, x, at, e, upper), last, subgradient, accuracy),
+                lambda: self._judged(_after_adjoint(at, e, upper, here), last, subgradient, accuracy),
                 lambda: _after_newton(problem, x, at, e),
             )
 
@@ -186,24 +195,23 @@ class Implicit(ControlledHypergradient):
 
 
 def _start(problem: Problem, x: PyTree, last: Evaluation, accuracy: Scalar) -> _At:
-    value, gradient = problem.value_and_grad_lower(x, last.y)
-    zero, none, no = jnp.zeros_like(accuracy), jnp.int32(0), jnp.asarray(False)
-    finite, size = jnp.isfinite(value) & _tree.all_finite(gradient), _tree.norm(gradient)
+    lower, probe, cost = look(problem, x, last.y, last.carry.probe)
+    zero, none = jnp.zeros_like(accuracy), jnp.int32(0)
+    finite = jnp.isfinite(lower.level) & jnp.isfinite(lower.residual)
     outcome = jnp.where(finite, int(Outcome.OK), int(Outcome.NONFINITE)).astype(jnp.int32)
-    counts = jax.tree.map(jnp.int32, Counts(grad_lower=1))
+    found = last._replace(y=lower.y, outcome=outcome, lower_residual=lower.residual, error=zero)
     return _At(
-        phase=jnp.where(finite, jnp.where(size == 0, _ADJOINT, _LOWER), _DONE).astype(jnp.int32),
-        found=last._replace(outcome=outcome, counts=counts, lower_residual=size, error=zero),
-        level=value.astype(accuracy.dtype),
-        slope=gradient,
+        phase=jnp.where(finite, jnp.where(lower.residual == 0, _ADJOINT, _LOWER), _DONE).astype(jnp.int32),
+        found=found._replace(counts=jax.tree.map(jnp.int32, cost), carry=last.carry._replace(probe=probe)),
+        lower=lower,
         before=last.grad,
         sizes=(zero, zero),
         left=(zero, zero),
         accuracy=accuracy,
         longest=zero + 1,
         length=zero,
-        going=no,
-        tiny=no,
+        going=jnp.asarray(False),
+        tiny=jnp.asarray(False),
         rounds=none,
         newton=none,
     )
@@ -227,7 +235,7 @@ def _correction(
         small = left(cg) <= jnp.where(of_y, _SLACK, 1) * at.accuracy * jnp.maximum(jnp.sqrt(cg.energy), known)
         # Where steps are in the last digits and no longer help, all that is left is rounding.
         rounded = of_y & at.tiny & (unit * left(cg) > 0.5 * at.left[0])
-        return (small & ~(of_y & at.going)) | rounded
+        return (small & ~(of_y & (at.lower.shortened | at.going))) | rounded
 
     def observe(pairs: Pairs | None, p: PyTree, product: PyTree, curvature: Scalar, good: Array) -> Pairs | None:
         if pairs is None:
@@ -244,32 +252,36 @@ def _correction(
 
 def _after_newton(problem: Problem, x: PyTree, at: _At, e: _Correction) -> _At:
     """y after a Newton step, or as it is where no product was taken: then it is good enough."""
-    needless = (e.cg.matvecs == 0) & (e.cg.status == int(LinearStatus.OK))
-    new = damped(problem, x, at.found.y, at.level, at.slope, e.step, ~needless)
-    step, size, residual = _tree.norms(e.step, at.found.y, new.gradient)
+    needless = (e.cg.matvecs == 0) & (e.cg.status == int(LinearStatus.OK)) & ~at.lower.unsettled
+    new = advance(problem, x, at.lower, e.step, ~needless)
+    step, size = new.length, _tree.norm(at.found.y)
     eps = float(jnp.finfo(step.dtype).eps)
-    ended = needless | (step <= LAST_DIGITS * eps * size)
-    finite = jnp.isfinite(new.level) & jnp.isfinite(residual) & jnp.isfinite(step)
-    given_up = (at.newton + 1 >= _MOST_NEWTON_STEPS) | (new.tries > MOST_TRIES)
-    unsolved = ((e.cg.status == int(LinearStatus.BUDGET)) | given_up) & ~ended
-    outcome = jnp.where(finite, _broken(e.cg.status), int(Outcome.NONFINITE))
+    # On the way to the active set a face may be flat, or not worth being solved on to the end.
+    on_the_way = at.lower.unsettled | (e.cg.status == int(LinearStatus.NEGATIVE_CURVATURE))
+    on_the_way = on_the_way & (problem.lower_regularizer is not None)
+    ended = needless | ((step <= LAST_DIGITS * eps * size) & ~(new.unsettled | on_the_way))
+    finite = jnp.isfinite(new.level) & jnp.isfinite(new.residual) & jnp.isfinite(step)
+    given_up = (at.newton + 1 >= _MOST_NEWTON_STEPS) | new.failed
+    status = jnp.where(on_the_way, int(LinearStatus.OK), e.cg.status)
+    unsolved = ((status == int(LinearStatus.BUDGET)) | given_up) & ~ended
+    outcome = jnp.where(finite, _broken(status), int(Outcome.NONFINITE))
     outcome = jnp.where((outcome == Outcome.OK) & unsolved, int(Outcome.UNSOLVED), outcome).astype(jnp.int32)
     good = outcome == Outcome.OK
     return at._replace(
         phase=jnp.where(good, jnp.where(ended, _ADJOINT, _LOWER), _DONE).astype(jnp.int32),
         found=at.found._replace(
             y=_tree.where(good, new.y, at.found.y),
-            lower_residual=residual,
+            lower_residual=new.residual,
             outcome=outcome,
-            counts=at.found.counts + Counts(grad_lower=new.tries),
+            counts=at.found.counts + Counts(grad_lower=new.calls),
         ),
-        level=new.level,
-        slope=new.gradient,
-        sizes=(jnp.maximum(at.sizes[0], e.size), at.sizes[1]),
+        lower=new,
+        # What is corrected on a wrong face, or was not taken, says nothing about the change of d.
+        sizes=(jnp.where(on_the_way | new.unsettled, 0, jnp.maximum(at.sizes[0], e.size)), at.sizes[1]),
         left=(jnp.where(needless, e.left, e.size), at.left[1]),
         newton=at.newton + 1,
         length=jnp.where(needless, at.length, step),
-        going=~needless & ((new.tries > 1) | ((at.newton > 0) & (step > _SHRINKS * at.length))),
+        going=~needless & (at.newton > 0) & (step > _SHRINKS * at.length),
         tiny=jnp.where(needless, at.tiny, step <= eps**0.5 * size),
     )
 
@@ -278,11 +290,11 @@ _Upper = tuple[Scalar, PyTree, Scalar]
 """f, f_x and |f_y|."""
 
 
-def _after_adjoint(problem: Problem, x: PyTree, at: _At, e: _Correction, upper: _Upper) -> _At:
+def _after_adjoint(at: _At, e: _Correction, upper: _Upper, here: Linearised) -> _At:
     """v with its correction, the hypergradient, and its error."""
     value, upper_x, size = upper
     v = _tree.axpy(1, e.step, at.found.v)
-    implicit = problem.cross(x, at.found.y)(v)
+    implicit = here.cross(here.project(v))
     grad = _tree.subtract(upper_x, implicit)
     sizes, left = (at.sizes[0], jnp.maximum(at.sizes[1], e.size)), (at.left[0], e.left)
     change, direct, indirect = _tree.norms(_tree.subtract(grad, at.before), upper_x, implicit)
@@ -290,7 +302,7 @@ def _after_adjoint(problem: Problem, x: PyTree, at: _At, e: _Correction, upper: 
     found = at.found._replace(
         v=v,
         grad=grad,
-        value=value - _tree.dot(v, at.slope),
+        value=value - _tree.dot(v, at.lower.slope),
         # A round leaves of the error before it what its corrections leave of what they correct, and no less.
         error=jnp.maximum(error, at.accuracy * at.found.error),
         value_error=left[0] * (left[1] + 0.5 * ratio(sizes[1], sizes[0]) * left[0]),
@@ -299,7 +311,7 @@ def _after_adjoint(problem: Problem, x: PyTree, at: _At, e: _Correction, upper: 
         outcome=jnp.where(_tree.all_finite((grad, value)), _broken(e.cg.status), int(Outcome.NONFINITE)).astype(
             jnp.int32
         ),
-        counts=at.found.counts + Counts(grad_upper=1, hvp=1, cross=1),
+        counts=at.found.counts + Counts(grad_upper=1, hvp=1) + here.counts,
     )
     return at._replace(found=found, sizes=sizes, left=left, rounds=at.rounds + 1)
 

@@ -35,7 +35,7 @@ from jaxtyping import Array, Int, PyTree
 from proxbi import _check, _tree
 from proxbi._tree import Scalar
 from proxbi.hypergradient._controlled import ControlledHypergradient, Evaluation, Outcome, ratio, unknown
-from proxbi.lower import Descent, accelerate
+from proxbi.lower import Descent, accelerate, require_smooth
 from proxbi.problem import Counts, Problem
 
 _AIM = 0.1  # the part of the allowed error that inner solves and lam aim at
@@ -102,6 +102,7 @@ class Penalty(ControlledHypergradient):
             _check.positive("penalty", self.penalty)
 
     def init(self, problem: Problem, x: PyTree, y: PyTree) -> Evaluation:
+        require_smooth(problem, "Penalty", "Implicit()")  # tilted by f, a face could change
         known = unknown(x, y, None)
         lam = known.value if self.penalty is None else self.penalty.astype(known.value.dtype)
         return known._replace(carry=Tilted(lam, *[jnp.zeros_like(lam)] * (len(Tilted._fields) - 1)))
@@ -178,6 +179,7 @@ class Penalty(ControlledHypergradient):
             outcome=jnp.where(finite, int(Outcome.OK), int(Outcome.NONFINITE)).astype(jnp.int32),
             counts=Counts(grad_lower=calls, grad_upper=1, grad_lower_x=len(_TILTS) + 2, value_lower=1),
             carry=Tilted(lam, gain, sensitivity, lower.step_size, points.flatness, bias),
+            margin=last.margin,
         )
 
     def _lam(self, new: Evaluation, aim: Scalar) -> Scalar:

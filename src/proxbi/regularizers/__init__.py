@@ -36,3 +36,4 @@ from proxbi.regularizers.nonconvex import Lp as Lp
 from proxbi.regularizers.nonconvex import NegativeCappedL1 as NegativeCappedL1
 from proxbi.regularizers.simplex import L1Ball as L1Ball
 from proxbi.regularizers.simplex import Simplex as Simplex
+from proxbi.regularizers.sums import Sum as Sum

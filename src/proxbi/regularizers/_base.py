@@ -15,6 +15,7 @@ from proxbi._tree import Scalar
 
 if TYPE_CHECKING:
     from proxbi.regularizers.calculus import Conjugate, Scaled, Shifted
+    from proxbi.regularizers.sums import Sum
 
 
 class Regularizer(Module):
@@ -51,6 +52,12 @@ class Regularizer(Module):
         """h*(x) = sup_u <x, u> - h(u), for the convex h that have it in closed form."""
         raise TypeError(f"{type(self).__name__} has no closed form for the value of its conjugate.")
 
+    def margin(self, x: PyTree, step: Any) -> Scalar:
+        """How far x is from the next point where `prox` has a kink, or a little less; infinite if it has none, and NaN
+        where that is not known. Closer than this, the prox stays on the same face (support, active constraints, rank).
+        """
+        return _tree.total(x) * jnp.nan
+
     def envelope(self, x: PyTree, step: Any) -> Scalar:
         """The Moreau envelope min_u h(u) + |u - x|^2 / (2 step): the value that `prox` attains."""
         nearest = self.prox(x, step)
@@ -69,6 +76,12 @@ class Regularizer(Module):
         from proxbi.regularizers.calculus import Conjugate
 
         return Conjugate(self)
+
+    def __add__(self, other: "Regularizer") -> "Sum":
+        """`h + k`, for the few pairs whose prox is known: see `Sum`."""
+        from proxbi.regularizers.sums import Sum
+
+        return Sum(self, other)
 
     def __rmul__(self, factor: Any) -> "Scaled":
         """`factor * h`, for factor > 0."""
@@ -93,6 +106,15 @@ class Leafwise(Regularizer):
     def _conjugate(self, x: Array) -> Array:
         """h* of one leaf, or the terms that add up to it."""
         raise TypeError(f"{type(self).__name__} has no closed form for the value of its conjugate.")
+
+    def _margin(self, x: Array, step: Array) -> Array:
+        """The distances of the parts of one leaf from their kinks."""
+        return jnp.full((), jnp.nan, x.dtype)
+
+    def margin(self, x: PyTree, step: Any) -> Scalar:
+        """The smallest distance of a part of x from a kink of its prox."""
+        distances = [self._margin(leaf, jnp.asarray(step, leaf.dtype)) for leaf in jax.tree.leaves(x)]
+        return jnp.min(jnp.stack([jnp.min(distance) for distance in distances]))
 
     def value(self, x: PyTree) -> Scalar:
         """h(x), summed over the leaves."""
@@ -158,6 +180,11 @@ def root(x: Array) -> Array:
     """sqrt(max(x, 0)) whose derivative at x <= 0 is 0 rather than infinite or NaN."""
     positive = x > 0
     return jnp.where(positive, jnp.sqrt(jnp.where(positive, x, 1)), 0)
+
+
+def from_threshold(size: Array, threshold: Array) -> Array:
+    """How far a size is from the threshold above which it is not set to 0; a threshold of 0 is no kink."""
+    return jnp.where(threshold > 0, jnp.abs(size - threshold), jnp.inf)
 
 
 def indicator(excess: Array, scale: Any) -> Array:

@@ -4,6 +4,7 @@ from typing import Any
 
 import equinox as eqx
 import jax
+import jax.numpy as jnp
 from jaxtyping import PyTree
 
 from proxbi import _tree
@@ -57,6 +58,11 @@ class Scaled(_Wrapper):
         step = as_float(step)
         return self.regularizer.prox(x, like(self.factor, step) * step)
 
+    def margin(self, x: PyTree, step: Any) -> Scalar:
+        """As that of h, with a step `factor` times as long."""
+        step = as_float(step)
+        return self.regularizer.margin(x, like(self.factor, step) * step)
+
     def conjugate_value(self, x: PyTree) -> Scalar:
         """c h*(x / c)."""
         value = self.regularizer.conjugate_value(_tree.scale(1 / self.factor, x))
@@ -87,6 +93,10 @@ class Shifted(_Wrapper):
         """The prox of h seen from the offset."""
         offset = matching("offset", self.offset, x)
         return _tree.axpy(1, offset, self.regularizer.prox(_tree.subtract(x, offset), step))
+
+    def margin(self, x: PyTree, step: Any) -> Scalar:
+        """That of h, seen from the offset."""
+        return self.regularizer.margin(_tree.subtract(x, matching("offset", self.offset, x)), step)
 
     def conjugate_value(self, x: PyTree) -> Scalar:
         """h*(x) + <x, offset>."""
@@ -133,6 +143,10 @@ class Separable(Regularizer):
         """Each part's prox of its piece of x."""
         structure = jax.tree.structure(self.parts, is_leaf=_is_regularizer)
         return jax.tree.unflatten(structure, [part.prox(piece, step) for part, piece in self._pairs(x)])
+
+    def margin(self, x: PyTree, step: Any) -> Scalar:
+        """The smallest of the parts."""
+        return jnp.min(jnp.stack([part.margin(piece, step) for part, piece in self._pairs(x)]))
 
     def conjugate_value(self, x: PyTree) -> Scalar:
         """The sum of the conjugates of the parts."""

@@ -20,7 +20,7 @@ from jaxtyping import Array, PyTree
 from proxbi import _tree
 from proxbi._check import Number, as_float, positive, positive_int, require
 from proxbi._tree import Scalar
-from proxbi.regularizers._base import Elementwise, Regularizer, indicator, like, matching
+from proxbi.regularizers._base import Elementwise, Regularizer, clamp, indicator, like, matching
 
 
 class Box(Elementwise):
@@ -47,7 +47,10 @@ class Box(Elementwise):
         return indicator(lower - x, _at_least_one(lower)) + indicator(x - upper, _at_least_one(upper))
 
     def _prox(self, x: Array, step: Array) -> Array:
-        return jnp.clip(x, like(self.lower, x), like(self.upper, x))
+        return clamp(x, like(self.lower, x), like(self.upper, x))
+
+    def _margin(self, x: Array, step: Array) -> Array:
+        return jnp.minimum(jnp.abs(x - like(self.lower, x)), jnp.abs(x - like(self.upper, x)))
 
     def _conjugate(self, x: Array) -> Array:
         reached = jnp.where(x > 0, like(self.upper, x), like(self.lower, x))
@@ -68,7 +71,10 @@ class NonNegative(Elementwise):
         return indicator(-x, 1)
 
     def _prox(self, x: Array, step: Array) -> Array:
-        return jnp.maximum(x, 0)
+        return jnp.where(x > 0, x, 0)  # at 0 the derivative is that of the bound, not a mean of the two
+
+    def _margin(self, x: Array, step: Array) -> Array:
+        return jnp.abs(x)
 
     def _conjugate(self, x: Array) -> Array:
         return indicator(x, 1)
@@ -98,7 +104,10 @@ class LInfBall(Elementwise):
 
     def _prox(self, x: Array, step: Array) -> Array:
         radius = like(self.radius, x)
-        return jnp.clip(x, -radius, radius)
+        return clamp(x, -radius, radius)
+
+    def _margin(self, x: Array, step: Array) -> Array:
+        return jnp.abs(jnp.abs(x) - like(self.radius, x))
 
     def _conjugate(self, x: Array) -> Array:
         return like(self.radius, x) * jnp.abs(x)
@@ -169,6 +178,11 @@ class L2Ball(Regularizer):
         norm = _tree.norm(x)
         radius = like(self.radius, norm)
         return _tree.scale(radius / jnp.maximum(norm, radius), x)
+
+    def margin(self, x: PyTree, step: Any) -> Scalar:
+        """The distance to the sphere."""
+        norm = _tree.norm(x)
+        return jnp.abs(norm - like(self.radius, norm))
 
     def conjugate_value(self, x: PyTree) -> Scalar:
         """The support function, radius times the norm."""

@@ -11,7 +11,17 @@ from jaxtyping import Array, Int, PyTree
 from proxbi import _tree
 from proxbi._check import Number, as_float, non_negative, positive, require
 from proxbi._tree import Scalar
-from proxbi.regularizers._base import Elementwise, Leafwise, Penalty, Regularizer, indicator, like, root, soft
+from proxbi.regularizers._base import (
+    Elementwise,
+    Leafwise,
+    Penalty,
+    Regularizer,
+    from_threshold,
+    indicator,
+    like,
+    root,
+    soft,
+)
 
 
 class Zero(Elementwise):
@@ -29,6 +39,9 @@ class Zero(Elementwise):
 
     def _prox(self, x: Array, step: Array) -> Array:
         return x
+
+    def _margin(self, x: Array, step: Array) -> Array:
+        return jnp.full_like(x, jnp.inf)
 
     def _conjugate(self, x: Array) -> Array:
         return indicator(jnp.abs(x), 1)
@@ -53,6 +66,9 @@ class L1(Penalty):
 
     def _prox(self, x: Array, step: Array) -> Array:
         return soft(x, step * like(self.strength, x))
+
+    def _margin(self, x: Array, step: Array) -> Array:
+        return from_threshold(jnp.abs(x), step * like(self.strength, x))
 
     def _conjugate(self, x: Array) -> Array:
         strength = like(self.strength, x)
@@ -89,6 +105,11 @@ class L2(Regularizer):
         norm = _tree.norm(x)
         return _tree.scale(_shrinkage(norm, jnp.asarray(step, norm.dtype) * like(self.strength, norm)), x)
 
+    def margin(self, x: PyTree, step: Any) -> Scalar:
+        """How far the norm of x is from the one below which x vanishes."""
+        norm = _tree.norm(x)
+        return from_threshold(norm, jnp.asarray(step, norm.dtype) * like(self.strength, norm))
+
     def conjugate_value(self, x: PyTree) -> Scalar:
         """The indicator of the Euclidean ball of radius `strength`."""
         norm = _tree.norm(x)
@@ -115,6 +136,9 @@ class SquaredL2(Penalty):
 
     def _prox(self, x: Array, step: Array) -> Array:
         return x / (1 + step * like(self.strength, x))
+
+    def _margin(self, x: Array, step: Array) -> Array:
+        return jnp.full_like(x, jnp.inf)
 
     def _conjugate(self, x: Array) -> Array:
         return _quadratic_conjugate(jnp.abs(x), like(self.strength, x))
@@ -154,6 +178,9 @@ class ElasticNet(Penalty):
     def _prox(self, x: Array, step: Array) -> Array:
         linear, quadratic = self._parts(x)
         return soft(x, step * linear) / (1 + step * quadratic)
+
+    def _margin(self, x: Array, step: Array) -> Array:
+        return from_threshold(jnp.abs(x), step * self._parts(x)[0])
 
     def _conjugate(self, x: Array) -> Array:
         linear, quadratic = self._parts(x)
@@ -207,6 +234,10 @@ class GroupL2(Leafwise):
         factors = _shrinkage(norms, step * like(self.strength, norms))
         return x * (factors if self.groups is None else factors[self.groups])
 
+    def _margin(self, x: Array, step: Array) -> Array:
+        norms = self._norms(x)
+        return from_threshold(norms, step * like(self.strength, norms))
+
     def _conjugate(self, x: Array) -> Array:
         norms = self._norms(x)
         strength = like(self.strength, norms)
@@ -253,6 +284,10 @@ class Huber(Penalty):
     def _prox(self, x: Array, step: Array) -> Array:
         moved, delta = step * like(self.strength, x), like(self.delta, x)
         return x - moved * jnp.clip(x / (1 + moved), -delta, delta)
+
+    def _margin(self, x: Array, step: Array) -> Array:
+        moved, delta = step * like(self.strength, x), like(self.delta, x)
+        return from_threshold(jnp.abs(x), jnp.where(moved > 0, delta * (1 + moved), 0))
 
     def _conjugate(self, x: Array) -> Array:
         steepest = like(self.strength, x) * like(self.delta, x)

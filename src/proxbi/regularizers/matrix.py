@@ -12,7 +12,7 @@ import jax.numpy as jnp
 from jaxtyping import Array, Float
 
 from proxbi._check import Number, as_float, non_negative, positive_int
-from proxbi.regularizers._base import Leafwise, indicator, like
+from proxbi.regularizers._base import Leafwise, from_threshold, indicator, like
 
 Matrix = Float[Array, "... m n"]
 Spectrum = Float[Array, "... k"]
@@ -45,6 +45,10 @@ class Nuclear(Leafwise):
 
     def _prox(self, x: Matrix, step: Array) -> Matrix:
         return _map_singular_values(_lower, _matrix(x), step * self.strength.astype(x.dtype))
+
+    def _margin(self, x: Matrix, step: Array) -> Array:
+        singular = _singular_values(x)
+        return from_threshold(singular, step * like(self.strength, singular))
 
     def _conjugate(self, x: Matrix) -> Array:
         singular = _singular_values(x)

@@ -47,6 +47,13 @@ class Simplex(Regularizer):
         flat, unravel = ravel_pytree(x)
         return unravel(_project_simplex(flat, like(self.scale, flat[0])))
 
+    def margin(self, x: PyTree, step: Any) -> Scalar:
+        """The smallest |x_i - tau|, where p = max(x - tau, 0) is the projection."""
+        flat, _ = ravel_pytree(x)
+        projected = _project_simplex(flat, like(self.scale, flat[0]))
+        largest = jnp.argmax(flat)
+        return jnp.min(jnp.abs(flat - (flat[largest] - projected[largest])))
+
     def conjugate_value(self, x: PyTree) -> Scalar:
         """The support function, scale times the largest entry."""
         flat, _ = ravel_pytree(x)

@@ -40,6 +40,8 @@ class Fault(IntEnum):
     """No step, however short, decreases the objective as the gradient promises."""
     PRECISION = 10
     """Rounding hides all further progress."""
+    ACTIVE_SET = 11
+    """x is where the active set of the lower level changes, and no step to either side lowers the objective."""
 
 
 class Info(eqx.Module):

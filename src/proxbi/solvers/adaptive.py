@@ -302,7 +302,9 @@ def _fault(
     stuck = moves & (length <= eps**_KINK * watch.longest) & ~taken
     # A step may be that short because there is nothing left to gain: then it meets rounding, not a kink.
     rounded = (outcome > Outcome.OK) | (after.at.gap <= eps**0.5 * watch.steepest)
+    kink = jnp.minimum(new.found.margin, found.margin) <= eps**0.5
     far = _tree.norm(_tree.subtract(after.at.x, after.x0)) > UNBOUNDED * watch.radius
+    idle = moves & (watch.idle >= _MOST_IDLE)
     ends = {
         Fault.INFEASIBLE_START: ~before.started & ~jnp.isfinite(new.penalty),
         Fault.NONFINITE_START: ~before.started & (outcome == Outcome.NONFINITE),
@@ -310,7 +312,8 @@ def _fault(
         Fault.LOWER_UNSOLVED: ~before.started & (outcome == Outcome.UNSOLVED),
         Fault.FLAT_START: ~before.started & still,
         Fault.UNBOUNDED: moves & far & (after.at.gap > _STEEP * watch.steepest),
-        Fault.PRECISION: (moves & (watch.idle >= _MOST_IDLE)) | (stuck & rounded),
+        Fault.ACTIVE_SET: (idle | stuck) & kink & ~rounded,
+        Fault.PRECISION: idle | (stuck & rounded),
         Fault.NONSMOOTH: stuck,
     }
     return jnp.select(list(ends.values()), list(ends), Fault.NONE).astype(jnp.int32)
