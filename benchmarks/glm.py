@@ -210,7 +210,8 @@ def measure(rows: int, only: list[str], rounds: int) -> dict[str, Any]:
         for name, call in (calls | parts).items():
             times[name].append(seconds(call) / (STEPS if name in calls else 1))
     table = {name: np.asarray(found) for name, found in times.items()}
-    products = [np.min([found for name, found in table.items() if name.startswith(kind)], 0) for kind in ("X W", "R' X")]
+    kinds = ([t for name, t in table.items() if name.startswith(kind)] for kind in ("X W", "R' X"))
+    products = [np.min(found, axis=0) for found in kinds]
     table[f"floor: {READS} reads"] = READS * table["read"]
     table[f"floor: {PRODUCTS} products"] = PRODUCTS / 2 * (products[0] + products[1])
     stats = jax.devices()[0].memory_stats() or {}
