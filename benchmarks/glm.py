@@ -74,7 +74,7 @@ class Setting:
     def structured(self) -> Problem:
         """`hyper_cleaning`; spelt out for features that are stored as bfloat16."""
         if self.train.features.dtype == jnp.float32:
-            return hyper_cleaning(self.train, self.trusted, RIDGE, self.regularizer)
+            return hyper_cleaning(self.train, self.trusted, RIDGE, self.regularizer, preconditioned=False)
         ridge = jnp.float32(2 * RIDGE)
         options = {"weights": jax.nn.sigmoid, "ridge": ridge, "regularizer": self.regularizer}
         return linear_model(self.train, self.trusted, "softmax", **options)

@@ -20,7 +20,7 @@ from jax.extend.core import jaxprs_in_params
 from proxbi import Box, Problem, _compile, paper_solver, run
 from proxbi.cleaning import hyper_cleaning
 from proxbi.datasets import Labelled
-from proxbi.glm import Linear, LinearModel, Logistic, Loss, Softmax, design, linear_model
+from proxbi.glm import Linear, LinearModel, Logistic, Loss, Softmax, Squared, design, linear_model
 from proxbi.glm.layouts import _MOST_BLOCK, _block, _whole_vectors
 
 CLOSE = {"float32": 1e-5, "float64": 1e-10}
@@ -291,6 +291,64 @@ def test_many_models_at_once_are_one_by_one() -> None:
     together = jax.vmap(lambda y: case.ours.hvp(case.x, y)(case.v))(ys)
     one_by_one = jnp.stack([case.ours.hvp(case.x, y)(case.v) for y in ys])
     np.testing.assert_allclose(together, one_by_one, rtol=1e-12, atol=1e-14)
+
+
+# --- the preconditioner -----------------------------------------------------------------------------------------------
+
+
+def stretched(loss: Any, seed: int = 0, **options: Any) -> tuple[LinearModel, Any]:
+    """Features whose scales differ by a factor of a thousand, and a direction."""
+    draw = np.random.default_rng(seed)
+    features = draw.normal(size=(40, 8)) * np.geomspace(1e-1, 1e2, 8) @ np.linalg.qr(draw.normal(size=(8, 8)))[0]
+    targets = draw.integers(0, 2, 40) if loss == "softmax" else draw.normal(size=40)
+    part = features, targets
+    return linear_model(part, part, loss, **{"preconditioned": True} | options), jnp.asarray(draw.normal(size=(2, 8)))
+
+
+def test_the_preconditioner_inverts_where_all_rows_are_alike() -> None:
+    problem, r = stretched("squared", ridge=lambda x: x[0])
+    x, y = jnp.array([0.3]), Linear(r[0], jnp.asarray(0.0))
+    direction = Linear(r[1], jnp.asarray(0.0))
+    precondition = problem.preconditioner(x, y)
+    assert precondition is not None
+    back = problem.hvp(x, y)(Linear(precondition(direction).weights, jnp.asarray(0.0)))
+    np.testing.assert_allclose(back.weights, direction.weights, rtol=1e-9)
+
+
+def test_the_preconditioner_makes_a_wide_spectrum_narrow() -> None:
+    """Of softmax with weights of all sizes: symmetric, positive definite, and the condition number falls."""
+    problem, y = stretched("softmax", weights=jax.nn.sigmoid, ridge=1e-3)
+    x, units = jnp.linspace(-2.0, 2.0, 40), jnp.eye(16).reshape(16, 2, 8)
+    precondition = problem.preconditioner(x, y / 100)
+    assert precondition is not None
+    hessian, inverse = (jax.vmap(f)(units).reshape(16, 16) for f in (problem.hvp(x, y / 100), precondition))
+    np.testing.assert_allclose(inverse, inverse.T, rtol=1e-9, atol=1e-9)
+    assert np.linalg.eigvalsh(inverse).min() > 0
+    root = np.linalg.cholesky(np.asarray(inverse))
+    assert np.linalg.cond(root.T @ np.asarray(hessian) @ root) < np.linalg.cond(hessian) / 100
+
+
+def test_there_is_no_preconditioner_where_it_would_not_fit() -> None:
+    x, y = jnp.ones(8), jnp.zeros((1, 8))
+    for options in ({"ridge": jnp.exp}, {"ridge": 0.1, "preconditioned": False}):
+        problem, _ = stretched("squared", **options)
+        assert problem.preconditioner(x, y) is None
+    matrix, t = BCOO.fromdense(jnp.eye(3)), np.arange(3)
+    assert linear_model((matrix, t), (matrix, t), "softmax", preconditioned=True).spectrum is None
+
+
+def test_a_preconditioner_of_nothing_is_finite() -> None:
+    problem, r = stretched("squared", weights=0.0)
+    precondition = problem.preconditioner(jnp.zeros(1), r)
+    assert precondition is not None
+    np.testing.assert_allclose(precondition(r), r, rtol=1e-9)
+
+
+def test_diagonals_are_those_of_the_curvature() -> None:
+    draw = np.random.default_rng(0)
+    scores, targets = jnp.asarray(draw.normal(size=(4, 3))), jnp.asarray(draw.normal(size=(4, 3)))
+    for loss in (Softmax(), Logistic(), Squared()):
+        np.testing.assert_allclose(loss.diagonal(scores, targets), Loss.diagonal(loss, scores, targets), atol=1e-15)
 
 
 # --- its callers ------------------------------------------------------------------------------------------------------

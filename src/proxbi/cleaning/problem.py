@@ -21,12 +21,13 @@ def hyper_cleaning(
     ridge: float,
     regularizer: Regularizer | None = None,
     *,
+    preconditioned: bool = True,
     layout: Layout | None = None,
 ) -> LinearModel:
     """The problem whose x is one logit of a weight for each training row and whose y is W, classes by features.
 
-    The lower level is `2 * ridge`-strongly convex and `lower_smoothness(train, ridge)`-smooth. `layout` is that of
-    `proxbi.glm.design`.
+    The lower level is `2 * ridge`-strongly convex and `lower_smoothness(train, ridge)`-smooth.
+    `preconditioned` and `layout` are those of `proxbi.glm.linear_model`.
     """
     return linear_model(
         train,
@@ -35,6 +36,7 @@ def hyper_cleaning(
         weights=jax.nn.sigmoid,
         ridge=jnp.asarray(2 * ridge, train.features.dtype),
         regularizer=regularizer,
+        preconditioned=preconditioned,
         layout=layout,
     )
 

@@ -125,7 +125,7 @@ def _run_group(
     """Yields the history so far after each outer step, from the last one that `folder` knows on."""
     kind = group[0].cell.kind
     # One product for all runs has classes enough: no layout makes it faster, and a second copy would only take room.
-    base = hyper_cleaning(splits.train, splits.trusted, RIDGE, layout="rows")
+    base = hyper_cleaning(splits.train, splits.trusted, RIDGE, preconditioned=False, layout="rows")
     curvature = lower_smoothness(splits.train, RIDGE)
     labels = np.stack([_noisy(run, splits.train).labels for run in group])
     batch = _Batch(

@@ -31,6 +31,11 @@ class Loss(Module):
         """The map s -> l'' s of each row; what depends on z alone is computed once."""
         return jax.linearize(lambda z: self.slope(z, targets), scores)[1]
 
+    def diagonal(self, scores: Scores, targets: Array) -> Scores:
+        """The diagonal of l'' of each row."""
+        curvature, units = self.curvature(scores, targets), jnp.eye(scores.shape[1], dtype=scores.dtype)
+        return jnp.stack([curvature(jnp.broadcast_to(e, scores.shape))[:, k] for k, e in enumerate(units)], axis=1)
+
 
 class Softmax(Loss):
     """Cross-entropy: l = log sum_k e^{z_k} - z_t for a class t = 0, 1, ...; l' = p - e_t, l'' = diag(p) - p p'.
@@ -49,6 +54,10 @@ class Softmax(Loss):
         p = jax.nn.softmax(scores, axis=1)
         return lambda s: p * (s - jnp.sum(p * s, axis=1, keepdims=True))
 
+    def diagonal(self, scores: Scores, targets: Array) -> Scores:
+        p = jax.nn.softmax(scores, axis=1)
+        return p * (1 - p)
+
 
 class Logistic(Loss):
     """l = sum_k log(1 + e^{z_k}) - t_k z_k for t_k in [0, 1]: one yes-or-no question for each output."""
@@ -60,8 +69,11 @@ class Logistic(Loss):
         return jax.nn.sigmoid(scores) - targets
 
     def curvature(self, scores: Scores, targets: Array) -> Callable[[Scores], Scores]:
-        spread = jax.nn.sigmoid(scores) * jax.nn.sigmoid(-scores)  # p (1 - p), exact where p is nearly 1
-        return lambda s: spread * s
+        diagonal = self.diagonal(scores, targets)
+        return lambda s: diagonal * s
+
+    def diagonal(self, scores: Scores, targets: Array) -> Scores:
+        return jax.nn.sigmoid(scores) * jax.nn.sigmoid(-scores)  # p (1 - p), exact where p is nearly 1
 
 
 class Squared(Loss):
@@ -75,6 +87,9 @@ class Squared(Loss):
 
     def curvature(self, scores: Scores, targets: Array) -> Callable[[Scores], Scores]:
         return lambda s: s
+
+    def diagonal(self, scores: Scores, targets: Array) -> Scores:
+        return jnp.ones_like(scores)
 
 
 def _hot(scores: Scores, targets: Array) -> Array:

@@ -14,6 +14,7 @@ A gradient or a product with g_yy takes two passes over Z, a cross term one. S, 
 """
 
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Any, Literal, NamedTuple
 
 import equinox as eqx
@@ -26,6 +27,7 @@ from proxbi import _check, _tree
 from proxbi._tree import Scalar
 from proxbi.glm.layouts import Design, Layout, design
 from proxbi.glm.losses import Logistic, Loss, Scores, Softmax, Squared
+from proxbi.glm.spectrum import Spectrum, spectrum
 from proxbi.problem import Problem
 from proxbi.regularizers import Regularizer, Zero
 
@@ -97,6 +99,20 @@ class WeightedLoss(eqx.Module):
         slopes, pull_back = self.loss.slope(rows.scores(y), rows.targets), self._pull_back_x(x, y, rows)
         return lambda v: pull_back(jnp.sum(slopes * rows.scores(v), axis=1), _times(y, v))
 
+    def average_curvature(self, x: PyTree, y: PyTree, data: dict[str, Rows]) -> Float[Array, " outputs"]:
+        """1/n sum_i w_i l''_kk(i) for each output k."""
+        rows = data[self.part]
+        return self._weights(x, y, rows) @ self.loss.diagonal(rows.scores(y), rows.targets)
+
+    def ridge_of_outputs(self, x: PyTree, y: PyTree) -> PyTree | None:
+        """r of W (and of b) for each output; None where features have penalties of their own."""
+        r = self.ridge(x)
+        own = r.weights if isinstance(r, Linear) else r
+        if jnp.ndim(own) > 0 and jnp.shape(own)[-1] != 1:
+            return None
+        r = self._penalties(x, y)
+        return Linear(_matrix(r.weights)[:, 0], r.bias.reshape(-1)) if isinstance(y, Linear) else _matrix(r)[:, 0]
+
     def _weights(self, x: PyTree, y: PyTree, rows: Rows) -> Float[Array, " rows"]:
         """w / n, in the dtype of y."""
         count, dtype = rows.design.rows, jax.tree.leaves(y)[0].dtype
@@ -121,6 +137,8 @@ class LinearModel(Problem):
     """
 
     lower: WeightedLoss
+    spectrum: Spectrum | None = None
+    """Of the training features, where there is a preconditioner."""
 
     def grad_upper(self, x: PyTree, y: PyTree) -> tuple[PyTree, PyTree]:
         if not isinstance(self.upper, WeightedLoss):
@@ -139,6 +157,24 @@ class LinearModel(Problem):
     def cross(self, x: PyTree, y: PyTree) -> Callable[[PyTree], PyTree]:
         return self.lower.cross(x, y, self.data)
 
+    def preconditioner(self, x: PyTree, y: PyTree) -> Callable[[PyTree], PyTree] | None:
+        """See `proxbi.glm.spectrum`. None, and what solvers learn instead, without a spectrum and where each feature
+        has a penalty of its own, which a rotation would mix.
+        """
+        spectrum, ridge = self.spectrum, self.lower.ridge_of_outputs(x, y)
+        if spectrum is None or ridge is None:
+            return None
+        curvature = self.lower.average_curvature(x, y, self.data)
+
+        def inverse(r: PyTree, ridge: PyTree) -> PyTree:
+            if isinstance(r, Linear):
+                of_bias = curvature + ridge.bias
+                bias = r.bias / jnp.where(of_bias > 0, of_bias, 1).reshape(r.bias.shape)
+                return Linear(inverse(r.weights, ridge.weights), bias)
+            return spectrum.inverse(_matrix(r), curvature, ridge).reshape(r.shape)
+
+        return lambda r: inverse(r, ridge)
+
 
 def linear_model(
     train: tuple[Any, Any],
@@ -148,6 +184,7 @@ def linear_model(
     weights: Any = 1.0,
     ridge: Any = 0.0,
     regularizer: Regularizer | None = None,
+    preconditioned: bool = False,
     layout: Layout | None = None,
     dtype: Any = None,
 ) -> LinearModel:
@@ -168,6 +205,8 @@ def linear_model(
       so `(features,)` is one for each feature and `(outputs, 1)` one for each class, and leaves the bias alone; a
       `Linear` gives both. g must be strongly convex: penalise W, or have more rows than features.
     - `regularizer`: h.
+    - `preconditioned`: compute the spectrum of the training features, once, as a preconditioner for the default solver,
+      which then takes fewer Hessian products. Not for sparse features, or thousands of them.
     - `layout`, `dtype`: of the features; see `design`.
 
     y is W, outputs by features (for one output, `(features,)` does too), or `Linear(W, b)` for a model with a bias.
@@ -189,7 +228,8 @@ def linear_model(
     }
     lower = WeightedLoss(known, _of_x(weights), _of_x(ridge), "train")
     upper = WeightedLoss(known, _of_x(1.0), _of_x(0.0), "held_out")
-    return LinearModel(upper, lower, Zero() if regularizer is None else regularizer, data)
+    made = LinearModel(upper, lower, Zero() if regularizer is None else regularizer, data)
+    return replace(made, spectrum=spectrum(data["train"].design)) if preconditioned else made
 
 
 def rows(name: str, features: Any, targets: Any, loss: Loss, layout: Layout | None = None, dtype: Any = None) -> Rows:

@@ -118,7 +118,7 @@ class Implicit(ControlledHypergradient):
 
     def init(self, problem: Problem, x: PyTree, y: PyTree) -> Evaluation:
         known = unknown(x, y, None)
-        own = type(problem).preconditioner is not Problem.preconditioner
+        own = problem.preconditioner(x, y) is not None
         pairs = None if own else _lbfgs.empty(ravel_pytree(y)[0], self._room(problem, x, y))
         return known._replace(carry=Learned(pairs, jnp.full_like(known.value, _FIRST)))
 
