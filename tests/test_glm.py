@@ -20,7 +20,7 @@ from jax.extend.core import jaxprs_in_params
 from proxbi import Box, Problem, _compile, paper_solver, run
 from proxbi.cleaning import hyper_cleaning
 from proxbi.datasets import Labelled
-from proxbi.glm import Linear, LinearModel, Logistic, Loss, Softmax, Squared, design, linear_model
+from proxbi.glm import Linear, LinearModel, Logistic, Loss, Softmax, design, linear_model
 from proxbi.glm.layouts import _MOST_BLOCK, _block, _whole_vectors
 
 CLOSE = {"float32": 1e-5, "float64": 1e-10}
@@ -330,7 +330,7 @@ def test_the_preconditioner_makes_a_wide_spectrum_narrow() -> None:
 
 def test_there_is_no_preconditioner_where_it_would_not_fit() -> None:
     x, y = jnp.ones(8), jnp.zeros((1, 8))
-    for options in ({"ridge": jnp.exp}, {"ridge": 0.1, "preconditioned": False}):
+    for options in ({"ridge": jnp.exp}, {"ridge": Linear(0.1, 0.0)}, {"ridge": 0.1, "preconditioned": False}):
         problem, _ = stretched("squared", **options)
         assert problem.preconditioner(x, y) is None
     matrix, t = BCOO.fromdense(jnp.eye(3)), np.arange(3)
@@ -344,11 +344,12 @@ def test_a_preconditioner_of_nothing_is_finite() -> None:
     np.testing.assert_allclose(precondition(r), r, rtol=1e-9)
 
 
-def test_diagonals_are_those_of_the_curvature() -> None:
+def test_the_total_curvature_of_softmax_is_that_of_every_loss() -> None:
     draw = np.random.default_rng(0)
-    scores, targets = jnp.asarray(draw.normal(size=(4, 3))), jnp.asarray(draw.normal(size=(4, 3)))
-    for loss in (Softmax(), Logistic(), Squared()):
-        np.testing.assert_allclose(loss.diagonal(scores, targets), Loss.diagonal(loss, scores, targets), atol=1e-15)
+    scores, weights = jnp.asarray(draw.normal(size=(4, 3))), jnp.asarray(draw.uniform(size=4))
+    ways = Softmax.total_curvature, Loss.total_curvature
+    found, known = (total(Softmax(), scores, jnp.arange(4) % 3, weights) for total in ways)
+    np.testing.assert_allclose(found, known, atol=1e-15)
 
 
 # --- its callers ------------------------------------------------------------------------------------------------------

@@ -31,10 +31,12 @@ class Loss(Module):
         """The map s -> l'' s of each row; what depends on z alone is computed once."""
         return jax.linearize(lambda z: self.slope(z, targets), scores)[1]
 
-    def diagonal(self, scores: Scores, targets: Array) -> Scores:
-        """The diagonal of l'' of each row."""
+    def total_curvature(
+        self, scores: Scores, targets: Array, weights: Float[Array, " rows"]
+    ) -> Float[Array, "outputs outputs"]:
+        """sum_i w_i l''_i."""
         curvature, units = self.curvature(scores, targets), jnp.eye(scores.shape[1], dtype=scores.dtype)
-        return jnp.stack([curvature(jnp.broadcast_to(e, scores.shape))[:, k] for k, e in enumerate(units)], axis=1)
+        return jax.lax.map(lambda unit: weights @ curvature(jnp.broadcast_to(unit, scores.shape)), units)
 
 
 class Softmax(Loss):
@@ -54,9 +56,11 @@ class Softmax(Loss):
         p = jax.nn.softmax(scores, axis=1)
         return lambda s: p * (s - jnp.sum(p * s, axis=1, keepdims=True))
 
-    def diagonal(self, scores: Scores, targets: Array) -> Scores:
+    def total_curvature(
+        self, scores: Scores, targets: Array, weights: Float[Array, " rows"]
+    ) -> Float[Array, "outputs outputs"]:
         p = jax.nn.softmax(scores, axis=1)
-        return p * (1 - p)
+        return jnp.diag(weights @ p) - (weights[:, None] * p).T @ p
 
 
 class Logistic(Loss):
@@ -69,11 +73,8 @@ class Logistic(Loss):
         return jax.nn.sigmoid(scores) - targets
 
     def curvature(self, scores: Scores, targets: Array) -> Callable[[Scores], Scores]:
-        diagonal = self.diagonal(scores, targets)
-        return lambda s: diagonal * s
-
-    def diagonal(self, scores: Scores, targets: Array) -> Scores:
-        return jax.nn.sigmoid(scores) * jax.nn.sigmoid(-scores)  # p (1 - p), exact where p is nearly 1
+        spread = jax.nn.sigmoid(scores) * jax.nn.sigmoid(-scores)  # p (1 - p), exact where p is nearly 1
+        return lambda s: spread * s
 
 
 class Squared(Loss):
@@ -87,9 +88,6 @@ class Squared(Loss):
 
     def curvature(self, scores: Scores, targets: Array) -> Callable[[Scores], Scores]:
         return lambda s: s
-
-    def diagonal(self, scores: Scores, targets: Array) -> Scores:
-        return jnp.ones_like(scores)
 
 
 def _hot(scores: Scores, targets: Array) -> Array:

@@ -15,6 +15,7 @@ A gradient or a product with g_yy takes two passes over Z, a cross term one. S, 
 
 from collections.abc import Callable
 from dataclasses import replace
+from functools import partial
 from typing import Any, Literal, NamedTuple
 
 import equinox as eqx
@@ -27,7 +28,7 @@ from proxbi import _check, _tree
 from proxbi._tree import Scalar
 from proxbi.glm.layouts import Design, Layout, design
 from proxbi.glm.losses import Logistic, Loss, Scores, Softmax, Squared
-from proxbi.glm.spectrum import Spectrum, spectrum
+from proxbi.glm.spectrum import Inverse, Spectrum, spectrum
 from proxbi.problem import Problem
 from proxbi.regularizers import Regularizer, Zero
 
@@ -99,19 +100,10 @@ class WeightedLoss(eqx.Module):
         slopes, pull_back = self.loss.slope(rows.scores(y), rows.targets), self._pull_back_x(x, y, rows)
         return lambda v: pull_back(jnp.sum(slopes * rows.scores(v), axis=1), _times(y, v))
 
-    def average_curvature(self, x: PyTree, y: PyTree, data: dict[str, Rows]) -> Float[Array, " outputs"]:
-        """1/n sum_i w_i l''_kk(i) for each output k."""
+    def total_curvature(self, x: PyTree, y: PyTree, data: dict[str, Rows]) -> Float[Array, "outputs outputs"]:
+        """1/n sum_i w_i l''_i."""
         rows = data[self.part]
-        return self._weights(x, y, rows) @ self.loss.diagonal(rows.scores(y), rows.targets)
-
-    def ridge_of_outputs(self, x: PyTree, y: PyTree) -> PyTree | None:
-        """r of W (and of b) for each output; None where features have penalties of their own."""
-        r = self.ridge(x)
-        own = r.weights if isinstance(r, Linear) else r
-        if jnp.ndim(own) > 0 and jnp.shape(own)[-1] != 1:
-            return None
-        r = self._penalties(x, y)
-        return Linear(_matrix(r.weights)[:, 0], r.bias.reshape(-1)) if isinstance(y, Linear) else _matrix(r)[:, 0]
+        return self.loss.total_curvature(rows.scores(y), rows.targets, self._weights(x, y, rows))
 
     def _weights(self, x: PyTree, y: PyTree, rows: Rows) -> Float[Array, " rows"]:
         """w / n, in the dtype of y."""
@@ -158,22 +150,20 @@ class LinearModel(Problem):
         return self.lower.cross(x, y, self.data)
 
     def preconditioner(self, x: PyTree, y: PyTree) -> Callable[[PyTree], PyTree] | None:
-        """See `proxbi.glm.spectrum`. None, and what solvers learn instead, without a spectrum and where each feature
-        has a penalty of its own, which a rotation would mix.
+        """See `proxbi.glm.spectrum`. None, and what solvers learn instead, without a spectrum and where the penalty is
+        not one number for all of y.
         """
-        spectrum, ridge = self.spectrum, self.lower.ridge_of_outputs(x, y)
-        if spectrum is None or ridge is None:
+        spectrum, ridge = self.spectrum, self.lower.ridge(x)
+        if spectrum is None or isinstance(ridge, Linear) or jnp.ndim(ridge) > 0:
             return None
-        curvature = self.lower.average_curvature(x, y, self.data)
+        return partial(_preconditioned, spectrum.inverse(self.lower.total_curvature(x, y, self.data), ridge))
 
-        def inverse(r: PyTree, ridge: PyTree) -> PyTree:
-            if isinstance(r, Linear):
-                of_bias = curvature + ridge.bias
-                bias = r.bias / jnp.where(of_bias > 0, of_bias, 1).reshape(r.bias.shape)
-                return Linear(inverse(r.weights, ridge.weights), bias)
-            return spectrum.inverse(_matrix(r), curvature, ridge).reshape(r.shape)
 
-        return lambda r: inverse(r, ridge)
+def _preconditioned(inverse: Inverse, r: PyTree) -> PyTree:
+    if isinstance(r, Linear):
+        bias = inverse.of_bias(r.bias.reshape(-1)).reshape(r.bias.shape)
+        return Linear(_preconditioned(inverse, r.weights), bias)
+    return inverse.of_weights(_matrix(r)).reshape(r.shape)
 
 
 def linear_model(
@@ -206,7 +196,7 @@ def linear_model(
       `Linear` gives both. g must be strongly convex: penalise W, or have more rows than features.
     - `regularizer`: h.
     - `preconditioned`: compute the spectrum of the training features, once, as a preconditioner for the default solver,
-      which then takes fewer Hessian products. Not for sparse features, or thousands of them.
+      which then takes fewer Hessian products. Only for a `ridge` of one number, and dense features, not thousands.
     - `layout`, `dtype`: of the features; see `design`.
 
     y is W, outputs by features (for one output, `(features,)` does too), or `Linear(W, b)` for a model with a bias.
