@@ -35,6 +35,7 @@ ORDER = [
     ["callbacks"],
     ["_driver"],
     ["_minimize"],
+    ["_batch"],
     ["_many"],
     ["_compare"],
     ["_public"],
