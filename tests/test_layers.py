@@ -38,6 +38,7 @@ ORDER = [
     ["_batch"],
     ["_many"],
     ["_compare"],
+    ["_programs"],
     ["_public"],
     ["datasets"],
     ["plot"],

@@ -199,6 +199,7 @@ def test_a_sweep_is_its_runs_one_by_one() -> None:
     assert "hypergradient.lower.step_size" not in table  # the same in all
 
 
+@pytest.mark.slow
 def test_a_sweep_in_batches_and_in_a_loop_is_the_same() -> None:
     made = spectral_quadratic(10.0)
     arguments = made.problem, solvers(0.1, 0.2, 0.4), made.x0, made.y0
