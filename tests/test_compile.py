@@ -80,7 +80,7 @@ def test_programs_are_kept_where_they_are_wanted(tmp_path: Path, monkeypatch: py
 
 def test_a_file_is_no_place_for_programs(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("")
-    with pytest.raises(ValueError, match="directory must be a folder, or a place for one, got .*file"):
+    with pytest.raises(ValueError, match="directory must be a folder, or a place for one"):
         proxbi.keep_programs(tmp_path / "file")
     assert jax.config.values["jax_compilation_cache_dir"] != str(tmp_path / "file")
 
