@@ -1,10 +1,14 @@
 """Programs are compiled quickly where XLA knows how, and at all where it does not."""
 
+from pathlib import Path
+
 import jax
 import jax.numpy as jnp
 import pytest
+from jax.experimental.compilation_cache import compilation_cache
 
-from proxbi import _compile
+import proxbi
+from proxbi import _check, _compile, _programs
 
 
 @pytest.fixture(autouse=True)
@@ -52,3 +56,35 @@ def test_a_loop_over_many_problems_does_not_keep_all_of_their_programs():
         sizes.append(twice.compiled._cache_size())
     assert max(sizes) == most
     assert twice(jnp.ones(1)).shape == (1,)
+
+
+@pytest.fixture
+def settings_of_jax():
+    names = "jax_compilation_cache_dir", "jax_persistent_cache_min_compile_time_secs"
+    before = {name: jax.config.values[name] for name in names}
+    yield
+    for name, value in before.items():
+        jax.config.update(name, value)
+    compilation_cache.reset_cache()
+
+
+@pytest.mark.usefixtures("settings_of_jax")
+def test_programs_are_kept_where_they_are_wanted(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Also where JAX has compiled before."""
+    jax.jit(lambda x: x + 1)(jnp.ones(3)).block_until_ready()
+    monkeypatch.setattr(_programs, "_WORTH_KEEPING", 0.0)
+    proxbi.keep_programs(tmp_path / "new" / "programs")
+    jax.jit(lambda x: jnp.linalg.inv(x) @ x)(jnp.eye(3)).block_until_ready()
+    assert list((tmp_path / "new" / "programs").iterdir())
+
+
+def test_a_file_is_no_place_for_programs(tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("")
+    with pytest.raises(ValueError, match="directory must be a folder, or a place for one"):
+        proxbi.keep_programs(tmp_path / "file")
+    assert jax.config.values["jax_compilation_cache_dir"] != str(tmp_path / "file")
+
+
+def test_what_is_finite_is_seen_on_the_device() -> None:
+    assert bool(_check._all_finite(jnp.ones(3)))
+    assert not bool(_check._all_finite(jnp.array([1.0, jnp.nan])))

@@ -16,6 +16,7 @@ ORDER = [
     ["_tree", "_check", "_compile", "_module"],
     ["regularizers"],
     ["problem"],
+    ["glm"],
     ["linear"],
     ["_lbfgs"],
     ["_damped"],
@@ -36,8 +37,10 @@ ORDER = [
     ["callbacks"],
     ["_driver"],
     ["_minimize"],
+    ["_batch"],
     ["_many"],
     ["_compare"],
+    ["_programs"],
     ["_public"],
     ["datasets"],
     ["plot"],
@@ -141,7 +144,7 @@ def test_what_is_public_is_there() -> None:
 
 
 MODULES = {"callbacks", "certificate", "checkpoint", "linear", "lower", "newton", "problem", "result"}
-PACKAGES = {"analytic", "cleaning", "cli", "datasets", "experiments", "hypergradient", "plot", "regularizers"}
+PACKAGES = {"analytic", "cleaning", "cli", "datasets", "experiments", "glm", "hypergradient", "plot", "regularizers"}
 PACKAGES |= {"report", "solvers", "theory"}
 
 

@@ -18,6 +18,7 @@ from proxbi import (
     minimize,
     minimize_many,
     paper_solver,
+    sweep,
 )
 from proxbi.analytic import ridge_hyperparameters, spectral_quadratic
 
@@ -83,7 +84,7 @@ def test_the_best_of_several_minima() -> None:
     np.testing.assert_allclose([result.x[0] for result in found.results], [0.96, 0.96, -1.035], atol=5e-3)
     assert found.best is found.results[2]
     table = str(found).splitlines()
-    assert table[0] == f"3 starts: 3 CONVERGED; best: start 2, objective {found.best.objective:.6g}."
+    assert table[0] == f"3 runs: 3 CONVERGED; best: run 2, objective {found.best.objective:.6g}."
     assert len(table) == 5
 
 
@@ -95,7 +96,7 @@ def test_bad_starts_have_their_own_status_and_disturb_no_other() -> None:
     np.testing.assert_array_equal(found.best.x, other.x)
     assert found.best is found.results[1]
     assert found.best.counts.as_dict() == other.counts.as_dict()
-    assert "1 NONFINITE_START, 1 CONVERGED, 1 INFEASIBLE_START; best: start 1" in str(found)
+    assert "1 NONFINITE_START, 1 CONVERGED, 1 INFEASIBLE_START; best: run 1" in str(found)
     np.testing.assert_array_equal(found.results[2].x, x0s[2])
 
 
@@ -173,3 +174,51 @@ def test_an_interruption_returns_what_was_reached(monkeypatch: pytest.MonkeyPatc
 def test_starts_that_do_not_fit_are_refused(x0s: Any, y0s: Any, message: str) -> None:
     with pytest.raises((TypeError, ValueError), match=message):
         minimize_many(PROBLEM, x0s, y0s)
+
+
+# --- sweeps -----------------------------------------------------------------------------------------------------------
+
+
+def solvers(*betas: float) -> list[Any]:
+    return [paper_solver("proximal BiO-AID", alpha=0.3, beta=beta, T=3, cg_steps=3) for beta in betas]
+
+
+def test_a_sweep_is_its_runs_one_by_one() -> None:
+    made = ridge_hyperparameters(100.0)
+    longer = paper_solver("proximal BiO-AID", alpha=0.3, beta=0.3, T=5, cg_steps=3)
+    several = [*solvers(0.1, 0.5), longer, *solvers(0.2)]  # two programs: one has another number of inner steps
+    found = sweep(made.problem, several, made.x0, made.y0, steps=12)
+    for one, solver in zip(found.results, several, strict=True):
+        other = minimize(made.problem, made.x0, made.y0, solver, steps=12)
+        assert (one.status, one.steps, one.counts.as_dict()) == (other.status, other.steps, other.counts.as_dict())
+        np.testing.assert_allclose(one.x, other.x, rtol=1e-9)
+    assert found.best.objective == min(result.objective for result in found.results)
+    table = found.to_frame()
+    np.testing.assert_allclose(table["step_size"], [0.1, 0.5, 0.3, 0.2])
+    assert list(table["status"]) == ["STEPS"] * 4
+    assert "hypergradient.lower.step_size" not in table  # the same in all
+
+
+@pytest.mark.slow
+def test_a_sweep_in_batches_and_in_a_loop_is_the_same() -> None:
+    made = spectral_quadratic(10.0)
+    arguments = made.problem, solvers(0.1, 0.2, 0.4), made.x0, made.y0
+    together = sweep(*arguments, steps=4)
+    for options in ({"batch": 2}, {"engine": "loop"}):
+        other = sweep(*arguments, steps=4, **options)
+        for one, same in zip(together.results, other.results, strict=True):
+            np.testing.assert_allclose(one.x, same.x, rtol=1e-12)
+
+
+@pytest.mark.parametrize(
+    ("several", "options", "message"),
+    [
+        ([], {}, "solvers must name at least one solver"),
+        ([3], {}, "solver must be a proxbi Solver"),
+        (solvers(0.1), {"engine": "pmap"}, 'engine must be "vmap" or "loop"'),
+        (solvers(0.1), {"batch": 0}, "batch must be an integer > 0"),
+    ],
+)
+def test_bad_arguments_of_a_sweep_are_named(several: Any, options: Any, message: str) -> None:
+    with pytest.raises((ValueError, TypeError), match=message):
+        sweep(PROBLEM, several, STARTS[0], STARTS[0], **options)

@@ -6,9 +6,11 @@ from proxbi._diagnose import check as check
 from proxbi._loop import run as run
 from proxbi._many import ManyResult as ManyResult
 from proxbi._many import minimize_many as minimize_many
+from proxbi._many import sweep as sweep
 from proxbi._minimize import minimize as minimize
 from proxbi._own_loop import HypergradientInfo as HypergradientInfo
 from proxbi._own_loop import value_and_hypergradient as value_and_hypergradient
+from proxbi._programs import keep_programs as keep_programs
 from proxbi.callbacks import Callback as Callback
 from proxbi.callbacks import Checkpoint as Checkpoint
 from proxbi.callbacks import OracleBudget as OracleBudget

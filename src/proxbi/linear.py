@@ -8,7 +8,6 @@ from typing import Any, NamedTuple
 import equinox as eqx
 import jax
 import jax.numpy as jnp
-import lineax
 from jax.tree_util import Partial
 from jaxtyping import Array, Float, Int, PyTree
 
@@ -300,6 +299,8 @@ class Direct(LinearSolver):
 
     def solve(self, matvec: Matvec, b: PyTree, v0: PyTree | None = None) -> tuple[PyTree, LinearInfo]:
         """The solution of H v = b; `v0` is not needed."""
+        import lineax  # here, as it takes a while, and only small problems are solved so
+
         structure = jax.eval_shape(lambda: b)
         operator = lineax.FunctionLinearOperator(matvec, structure, lineax.positive_semidefinite_tag)
         found = lineax.linear_solve(operator, b, lineax.Cholesky(), throw=False)

@@ -7,13 +7,15 @@ from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 import equinox as eqx
 import jax
 import jax.numpy as jnp
-import optax
 from jaxtyping import Array, Bool, Int, PyTree
 
 from proxbi import _check, _tree
 from proxbi._module import Module
 from proxbi._tree import Scalar
 from proxbi.problem import Counts, Problem, differentiable_grad_lower
+
+if TYPE_CHECKING:
+    import optax  # a third of the time that `import proxbi` would take: only who uses it waits for it
 
 
 class LowerSolver(Module):
@@ -152,10 +154,12 @@ class Optax(FixedLength):
     The numbers inside an optax optimizer are constants of the compiled program: changing one compiles again.
     """
 
-    optimizer: optax.GradientTransformation = eqx.field(static=True)
+    optimizer: "optax.GradientTransformation" = eqx.field(static=True)
     steps: int = eqx.field(static=True)
 
     def __check_init__(self) -> None:
+        import optax
+
         if not isinstance(self.optimizer, optax.GradientTransformation):
             raise TypeError(f"optimizer must be an optax GradientTransformation, got {type(self.optimizer).__name__}.")
         _check.positive_int("steps", self.steps)
@@ -164,6 +168,8 @@ class Optax(FixedLength):
         return y, self.optimizer.init(y)
 
     def step(self, problem: Problem, x: PyTree, carry: PyTree) -> PyTree:
+        import optax
+
         require_smooth(problem, "Optax", _WITH_PROX)
         y, state = carry
         updates, state = self.optimizer.update(differentiable_grad_lower(problem, x, y), state, y)

@@ -149,8 +149,8 @@ class Problem(eqx.Module):
     def preconditioner(self, x: PyTree, y: PyTree) -> Callable[[PyTree], PyTree] | None:
         """The map r -> M r with M close to the inverse of g_yy at (x, y), symmetric and positive definite.
 
-        A problem that knows one overrides this; without it `AdaptiveProxBiO` learns its own. It is an aid and no
-        oracle: its calls are not counted, and a bad one costs steps but no accuracy.
+        A problem that knows one overrides this; for None `AdaptiveProxBiO` learns its own. It is an aid and no oracle:
+        its calls are not counted, and a bad one costs steps but no accuracy.
         """
         return None
 

@@ -124,7 +124,7 @@ class Implicit(ControlledHypergradient):
 
     def init(self, problem: Problem, x: PyTree, y: PyTree) -> Evaluation:
         known = unknown(x, y, None)
-        own = type(problem).preconditioner is not Problem.preconditioner and problem.lower_regularizer is None
+        own = problem.lower_regularizer is None and problem.preconditioner(x, y) is not None
         pairs = None if own else _lbfgs.empty(ravel_pytree(y)[0], self._room(problem, x, y))
         return known._replace(carry=Learned(pairs, jnp.full_like(known.value, _FIRST), first_probe(problem, y)))
 
@@ -281,7 +281,7 @@ def _after_newton(problem: Problem, x: PyTree, at: _At, e: _Correction) -> _At:
         left=(jnp.where(needless, e.left, e.size), at.left[1]),
         newton=at.newton + 1,
         length=jnp.where(needless, at.length, step),
-        going=~needless & (at.newton > 0) & (step > _SHRINKS * at.length),
+        going=~needless & (at.newton > 0) & (step > _SHRINKS * at.length) & (problem.lower_regularizer is None),
         tiny=jnp.where(needless, at.tiny, step <= eps**0.5 * size),
     )
 
