@@ -46,6 +46,13 @@ class Consensus:
         """The rows, first those that another vote would help most; of those that it cannot help the least sure."""
         return np.lexsort((self.quality, -self.gain))
 
+    def of_first(self, rows: int) -> "Consensus":
+        """Of the first rows only."""
+        some = slice(rows)
+        return Consensus(
+            self.label[some], self.quality[some], self.vote_quality[some], self.annotators, self.gain[some]
+        )
+
 
 @dataclass(frozen=True)
 class Cleaned:

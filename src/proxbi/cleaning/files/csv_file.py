@@ -25,6 +25,8 @@ CHUNK = 100_000
 """Rows whose new values are made Python objects at a time."""
 DELIMITERS = ",;\t|"
 GZIP = b"\x1f\x8b"
+INTEGER = r"0|-?[1-9]\d{0,17}"
+"""As Python would write one of 64 bits."""
 MISSING = (
     "",
     "NA",
@@ -240,6 +242,6 @@ def _is_text(column: "pd.Series") -> bool:
 def _integers_if_lossless(text: "pd.Series") -> "pd.Series":
     """The column as integers if each is written as Python would write it: `7`, but not `07` or `7.0`."""
     known = text.dropna()
-    if len(known) < len(text) or not known.str.fullmatch(r"0|-?[1-9]\d{0,17}").all():
+    if len(known) < len(text) or not known.str.fullmatch(INTEGER).all():
         return text
     return text.astype("int64")

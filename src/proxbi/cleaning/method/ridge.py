@@ -1,4 +1,4 @@
-r"""Weighted ridge regression of one-hot labels, or of probabilities of classes, on features, and what it says of a row that is left out.
+r"""Weighted ridge regression of one-hot labels, or of probabilities, on features, and what it says of a row left out.
 
     Y = A^-1 sum_i w_i phi_i e_i',     A = sum_i w_i phi_i phi_i' + ridge I                                       (fit)
 

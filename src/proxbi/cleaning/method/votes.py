@@ -1,13 +1,13 @@
 r"""Votes of several annotators, and what they say of the true classes.
 
-**Model.** Annotator j votes g for a row of class t with probability pi_j(t, g), whatever others vote. With b(t | u), what
-models that have not seen the votes of row u believe of it,
+**Model.** Annotator j votes g for a row of class t with probability pi_j(t, g), whatever others vote. With b(t | u)
+what models that have not seen the votes of row u believe of it,
 
     P(t | u, votes) ~ b(t | u) prod_j pi_j(t, v_uj)                                                    (posterior)
 
 over those who voted. Without b it is the model of Dawid and Skene (1979).
 
-**Few votes borrow from many.** Full tables of each annotator need hundreds of votes. So they have priors, in three steps,
+**Few votes borrow from many.** The full table of an annotator needs hundreds of votes. So there are priors, in steps,
 
     wrong votes of j:                        e_j       ~ Beta,       mean e, that of all annotators,
     wrong votes of j for rows of class t:    e_j(t)    ~ Beta,       mean e_j c_t, where c_t says how hard the class is,
@@ -15,8 +15,8 @@ over those who voted. Without b it is the model of Dawid and Skene (1979).
 
     pi_j(t, t) = 1 - e_j(t),     pi_j(t, g) = e_j(t) C_j(t, g).
 
-How strong each prior is, in votes, is what makes the counts most likely (empirical Bayes): annotators who are all alike,
-or columns that are no annotators but votes of anyone, share one table, and those who differ get tables of their own.
+How strong each prior is, in votes, is what makes the counts most likely (empirical Bayes): annotators who are alike, or
+columns that are no annotators but votes of anyone, share one table, and those who differ get tables of their own.
 
 **Rates with intervals.** With p_u(t) the posterior without the vote of j itself, c = p_u(v) for the vote v, and s the
 chance of v if it is wrong, the vote has the likelihood c (1 - e) + (1 - c) e s. The product over the votes of j and the
@@ -46,6 +46,8 @@ CLASS_VOTES = 5.0
 """Wrong votes that "no class is harder than another" is worth."""
 LEAST, MOST = 1e-4, 0.98
 """Rates of wrong votes are kept between these: no vote is proof of anything."""
+ROUNDING = 1e-12
+"""A gain that is less is none."""
 GRID = (np.arange(1000) + 0.5) / 1000
 """The rates at which the posterior of a rate is computed."""
 
@@ -165,7 +167,8 @@ def consensus(
     quality[votes.row, votes.annotator] = shares[votes.row, votes.given]
     rates = annotator_rates(votes, shares, annotators)
     numbers = np.bincount(votes.annotator, minlength=votes.annotators)
-    noise = [AnnotatorNoise(int(n), *each) for n, *each in zip(numbers, rates, annotators.confusion, strict=True)]
+    confusion = np.where(numbers[:, None, None] > 0, annotators.confusion, np.nan)
+    noise = [AnnotatorNoise(int(n), *each) for n, *each in zip(numbers, rates, confusion, strict=True)]
     return Consensus(shares.argmax(axis=1), shares.max(axis=1), quality, noise, gain(shares, annotators.average))
 
 
@@ -177,13 +180,12 @@ def gain(
     >>> gain(np.array([[0.5, 0.5], [1.0, 0.0]]), np.array([[0.9, 0.1], [0.1, 0.9]])).round(2).tolist()
     [0.4, 0.0]
     """
-    after = sum(np.max(shares * column, axis=1) for column in average.T)
-    return np.maximum(after - shares.max(axis=1), 0)
+    after = np.sum([np.max(shares * column, axis=1) for column in average.T], axis=0)
+    gained = after - shares.max(axis=1)
+    return np.where(gained > ROUNDING, gained, 0.0)
 
 
-def annotator_rates(
-    votes: Votes, shares: Float[np.ndarray, "rows classes"], annotators: Annotators
-) -> list[Interval]:
+def annotator_rates(votes: Votes, shares: Float[np.ndarray, "rows classes"], annotators: Annotators) -> list[Interval]:
     """The rate of wrong votes of each annotator with its 95 % interval; NaN for those without votes."""
     own = _of_votes(votes, annotators)
     others = shares[votes.row] / own  # the posterior without this vote: it is as if taken back

@@ -145,9 +145,7 @@ def _learn(
     return Learned(coefficients, others, [kernel, *(each.fitted for each in others)])
 
 
-def _judge_rest(
-    table: Table, fitted: Fitted, learned: Learned, found: Reading
-) -> Float[np.ndarray, "rows classes"]:
+def _judge_rest(table: Table, fitted: Fitted, learned: Learned, found: Reading) -> Float[np.ndarray, "rows classes"]:
     """The posterior of all rows, also of those that were not fitted."""
     shares = np.zeros((len(table.labels), table.classes))
     for some, scores in scoring.all_scores(table, fitted, learned.coefficients, learned.others, learned.scores):
