@@ -1,6 +1,6 @@
 """Several votes a row: the consensus of proxbi against majority, Dawid-Skene and cleanlab's multiannotator (CROWDLAB).
 
-    python benchmarks/cleaning.py votes --data FOLDER [--seeds 5] [--only human digits] [--kinds bad copies] [--keep FILE]
+    python benchmarks/cleaning.py votes --data FOLDER [--seeds 5] [--only human digits] [--kinds bad copies]
     python benchmarks/cleaning.py votes --only rates --seeds 5    # 20 annotators: how often intervals cover their rates
 
 FOLDER has human_images.npz, with three votes a row by many people and no word of who voted, and satellite.npz,

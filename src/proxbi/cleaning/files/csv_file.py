@@ -223,10 +223,16 @@ def _by_row(columns: Columns, rows: int, decimal: str) -> Iterator[tuple[Any, ..
     """The values of each row, as Python's own numbers, which are written so that they can be read again exactly."""
     for start in range(0, rows, CHUNK):
         piece = slice(start, min(start + CHUNK, rows))
-        lists = [values[piece].tolist() for values in columns.values()]
+        lists = [_cells(values[piece]) for values in columns.values()]
         if decimal != ".":
             lists = [[_with(decimal, value) for value in values] for values in lists]
         yield from zip(*lists, strict=True) if lists else repeat((), piece.stop - piece.start)
+
+
+def _cells(values: np.ndarray) -> list[Any]:
+    """Nothing where a number is missing."""
+    cells = values.tolist()
+    return ["" if value != value else value for value in cells] if values.dtype.kind == "f" else cells
 
 
 def _with(decimal: str, value: Any) -> Any:

@@ -15,8 +15,8 @@ over those who voted. Without b it is the model of Dawid and Skene (1979).
 
     pi_j(t, t) = 1 - e_j(t),     pi_j(t, g) = e_j(t) C_j(t, g).
 
-How strong each prior is, in votes, is what makes the counts most likely (empirical Bayes): annotators who are alike, or
-columns that are no annotators but votes of anyone, share one table, and those who differ get tables of their own.
+How strong each prior is, in votes, is what makes the counts most likely (empirical Bayes), for each annotator: those
+who are alike, or columns that are no annotators but votes of anyone, share one table; one who differs has another.
 
 **Rates with intervals.** With p_u(t) the posterior without the vote of j itself, c = p_u(v) for the vote v, and s the
 chance of v if it is wrong, the vote has the likelihood c (1 - e) + (1 - c) e s. The product over the votes of j and the
@@ -38,9 +38,11 @@ from proxbi.cleaning.result import AnnotatorNoise, Consensus, Interval
 
 FIRST_RIGHT = 0.7
 """The share of right votes to start from: low, so that the first consensus doubts where votes differ."""
+FIRST_SHARE = 0.01
+"""How much the other rows count beside trusted ones at first: most annotators may be wrong."""
 ROUNDS, SETTLED = 50, 1e-3
 """Of expectation maximisation, at most, and the largest change of a posterior at which it stops."""
-STRENGTHS = np.geomspace(1, 1000, 25)
+STRENGTHS = np.geomspace(1, 1000, 13)
 """Votes that a prior may be worth."""
 CLASS_VOTES = 5.0
 """Wrong votes that "no class is harder than another" is worth."""
@@ -107,11 +109,14 @@ def estimate(
     total, right = counts.sum(axis=2), np.einsum("jtt->jt", counts)
     wrong = total - right
     overall = (wrong.sum() + 1) / (total.sum() + 3)  # as if three votes more, one of them wrong
-    strength = _strength(wrong.sum(axis=1), right.sum(axis=1), np.full(len(counts), overall))
+    each = _of_rates(
+        wrong.sum(axis=1, keepdims=True), right.sum(axis=1, keepdims=True), np.full((len(counts), 1), overall)
+    )
+    strength = STRENGTHS[np.argmax(each.sum(axis=1))]
     rate = (wrong.sum(axis=1) + strength * overall) / (total.sum(axis=1) + strength)
     harder = (wrong.sum(axis=0) + CLASS_VOTES) / (rate @ total + CLASS_VOTES)
     mean = np.clip(np.outer(rate, harder), LEAST, MOST)
-    by_class = _strength(wrong, right, mean)
+    by_class = _strongest(_of_rates(wrong, right, mean))[:, None]
     rates = np.clip((wrong + by_class * mean) / (total + by_class), LEAST, MOST)
     which = _which_wrong(counts)
     confusion = rates[:, :, None] * which
@@ -126,8 +131,9 @@ def by_votes_alone(
     known: Int[np.ndarray, " rows"] | None = None,
     repeats: Float[np.ndarray, " rows"] | None = None,
 ) -> tuple[Float[np.ndarray, "rows classes"], Annotators]:
-    """The posterior without any features, with class frequencies as b, and the annotators; `known` has the true classes
-    of rows that are trusted, -1 for others.
+    """The posterior without any features, and the annotators; `known` has the true classes of rows that are trusted, -1
+    for others. All classes are alike before the votes: with frequencies to be found as well, all rows that annotators
+    do not agree on may end up in one class, which then is frequent, and hard.
 
     >>> table = np.tile([[0, 0, 1], [1, 1, 0], [0, 0, 1], [1, 1, 1], [0, 0, 0], [-1, 1, 0]], (10, 1))
     >>> shares, annotators = by_votes_alone(Votes.of(table), 2)
@@ -138,12 +144,12 @@ def by_votes_alone(
     other = (1 - FIRST_RIGHT) / (classes - 1)
     first = np.full((classes, classes), other) + (FIRST_RIGHT - other) * np.eye(classes)
     annotators = Annotators(np.tile(first, (votes.annotators, 1, 1)), first, (1.0, 1.0))
-    shares = settled(posterior(np.full((votes.rows, classes), 1 / classes), votes, annotators), known)
-    counted = (count * votes.voted())[:, None]
-    for _ in range(ROUNDS):
-        annotators = estimate(votes, shares, count)
-        frequency = (np.sum(shares * counted, axis=0) + 1) / (counted.sum() + classes)
-        before, shares = shares, settled(posterior(np.broadcast_to(frequency, shares.shape), votes, annotators), known)
+    belief = np.full((votes.rows, classes), 1 / classes)
+    shares = settled(posterior(belief, votes, annotators), known)
+    told = count if known is None or not np.any(known >= 0) else np.where(known >= 0, count, FIRST_SHARE * count)
+    for done in range(ROUNDS):
+        annotators = estimate(votes, shares, count if done else told)
+        before, shares = shares, settled(posterior(belief, votes, annotators), known)
         if np.abs(shares - before).max() < SETTLED:
             break
     return shares, annotators
@@ -232,16 +238,21 @@ def _counts(
     return np.stack(columns, axis=1).reshape(votes.annotators, classes, classes).transpose(0, 2, 1)
 
 
-def _strength(
-    wrong: Float[np.ndarray, "*cells"], right: Float[np.ndarray, "*cells"], mean: Float[np.ndarray, "*cells"]
-) -> float:
-    """Of a Beta prior with this mean: the one under which the counts are most likely."""
+def _strongest(evidence: Float[np.ndarray, "strengths annotators"]) -> Float[np.ndarray, " annotators"]:
+    """The strength for each annotator under which the counts are most likely: one's own, and those of all on average,
+    which decide for annotators with few votes.
+    """
+    return STRENGTHS[np.argmax(evidence + evidence.mean(axis=1, keepdims=True), axis=0)]
 
-    def evidence(votes: float) -> float:
-        a, b = votes * mean, votes * (1 - mean)
-        return float(np.sum(betaln(a + wrong, b + right) - betaln(a, b)))
 
-    return float(STRENGTHS[int(np.argmax([evidence(votes) for votes in STRENGTHS]))])
+def _of_rates(
+    wrong: Float[np.ndarray, "annotators cells"],
+    right: Float[np.ndarray, "annotators cells"],
+    mean: Float[np.ndarray, "annotators cells"],
+) -> Float[np.ndarray, "strengths annotators"]:
+    """The evidence for Beta priors with this mean."""
+    a, b = (STRENGTHS[:, None, None] * part for part in (mean, 1 - mean))
+    return np.sum(betaln(a + wrong, b + right) - betaln(a, b), axis=2)
 
 
 def _which_wrong(
@@ -255,11 +266,11 @@ def _which_wrong(
     wrong = counts[:, others].reshape(-1, classes, classes - 1)
     total = wrong.sum(axis=2)
 
-    def evidence(votes: float) -> float:
-        a = votes * mean
-        return float(np.sum(gammaln(votes) - gammaln(votes + total)) + np.sum(gammaln(a + wrong) - gammaln(a)))
-
-    votes = float(STRENGTHS[int(np.argmax([evidence(votes) for votes in STRENGTHS]))])
+    a = STRENGTHS[:, None, None, None] * mean
+    whole = STRENGTHS[:, None, None]
+    evidence = np.sum(gammaln(whole) - gammaln(whole + total), axis=2)
+    evidence = evidence + np.sum(gammaln(a + wrong) - gammaln(a), axis=(2, 3))
+    votes = _strongest(evidence)[:, None, None]
     found = np.zeros_like(counts)
     found[:, others] = ((wrong + votes * mean) / (total[:, :, None] + votes)).reshape(len(counts), -1)
     return found
