@@ -269,11 +269,15 @@ class LabelCleaner(ClassifierMixin, BaseEstimator):
         self.next_vote_order_ = found.next_votes
 
     def _final_fit(self, inputs: Inputs, X: Any, X_val: Any) -> Any:
+        cleaned = self.result_
+        if cleaned.consensus is not None:  # it is what is learned from several votes, and no row of it is flagged
+            inputs = replace(inputs, labels=cleaned.consensus.label)
+            cleaned = replace(cleaned, issue=np.zeros_like(cleaned.issue))
         if self.estimator is None:
-            return kernel_fit(inputs, self.result_, self._seed)
+            return kernel_fit(inputs, cleaned, self._seed)
         if self._is_own():
-            return linear_fit(inputs, self.result_, self._seed)
-        kept = kept_rows(inputs, self.result_)
+            return linear_fit(inputs, cleaned, self._seed)
+        kept = kept_rows(inputs, cleaned)
         extra = {} if inputs.weight is None else {"sample_weight": inputs.weight[kept]}
         rows = _flat(X if X_val is None else _stacked(X, X_val))
         return fitted(clone(self.estimator), taken(rows, kept), inputs.classes[inputs.labels[kept]], **extra)
