@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 from sklearn.neighbors import NearestNeighbors
 
+from proxbi.cleaning.method.votes import Votes, by_votes_alone, consensus
 from proxbi.cleaning.result import Cleaned, Interval
 
 NEIGHBOURS = 10
@@ -24,6 +25,7 @@ def clean(
     groups=None,
     sample_weight=None,
     pred_probs=None,
+    votes=None,
     weights="auto",
     seed=0,
     progress=None,
@@ -36,11 +38,11 @@ def clean(
     near = (
         NearestNeighbors(n_neighbors=min(NEIGHBOURS + 1, len(labels))).fit(features).kneighbors(return_distance=False)
     )
-    votes = np.stack([(voters[near] == c).sum(axis=1) for c in range(classes)], axis=1) + 0.1
-    quality = votes[np.arange(len(labels)), labels] / votes.sum(axis=1)
-    issue = ~gold & (votes.argmax(axis=1) != labels)
+    shares = np.stack([(voters[near] == c).sum(axis=1) for c in range(classes)], axis=1) + 0.1
+    quality = shares[np.arange(len(labels)), labels] / shares.sum(axis=1)
+    issue = ~gold & (shares.argmax(axis=1) != labels)
     score = {
-        "accuracy": float(np.mean(votes.argmax(axis=1) == labels)),
+        "accuracy": float(np.mean(shares.argmax(axis=1) == labels)),
         "accuracy_se": 0.0,
         "loss": 1.0,
         "loss_se": 0.0,
@@ -50,7 +52,7 @@ def clean(
         weight=np.where(gold, 1.0, quality),
         quality=quality,
         issue=issue,
-        suggested=np.where(issue, votes.argmax(axis=1), labels),
+        suggested=np.where(issue, shares.argmax(axis=1), labels),
         trusted=gold,
         noise_rate=Interval(*_rate(issue[~gold]).values()),
         noise_by_class=[_row("class", c, issue[~gold & (labels == c)]) for c in range(classes)],
@@ -64,7 +66,12 @@ def clean(
         removal=[{"dropped": 0, "loss": 1.0, "accuracy": 0.5}],
         warnings=[] if gold.any() else ["No row is trusted."],
         settings={"seed": seed},
+        consensus=None if votes is None else _consensus(votes, classes, np.where(gold, labels, -1)),
     )
+
+
+def _consensus(votes, classes, known):
+    return consensus(votes, *by_votes_alone(Votes.of(votes), classes, known))
 
 
 def _rate(wrong):

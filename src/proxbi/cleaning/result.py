@@ -16,6 +16,44 @@ class Interval(NamedTuple):
     high: float
 
 
+class AnnotatorNoise(NamedTuple):
+    """How one annotator votes."""
+
+    votes: int
+    """How many."""
+    rate: Interval
+    """The share of wrong votes, of all that this annotator might give; NaN where there are no votes."""
+    confusion: Float[np.ndarray, "classes classes"]
+    """The probability of each vote (columns) for rows of each class."""
+
+
+@dataclass(frozen=True)
+class Consensus:
+    """What several votes a row, and the features, say: arrays over the n rows given, trusted rows included."""
+
+    label: Int[np.ndarray, " n"]
+    """The most likely class."""
+    quality: Float[np.ndarray, " n"]
+    """Its probability."""
+    vote_quality: Float[np.ndarray, "n annotators"]
+    """The probability that each vote is right; NaN where there is none."""
+    annotators: list[AnnotatorNoise]
+    gain: Float[np.ndarray, " n"]
+    """By how much another vote would raise the probability that the consensus is right."""
+
+    @property
+    def next_votes(self) -> Int[np.ndarray, " n"]:
+        """The rows, first those that another vote would help most; of those that it cannot help the least sure."""
+        return np.lexsort((self.quality, -self.gain))
+
+    def of_first(self, rows: int) -> "Consensus":
+        """Of the first rows only."""
+        some = slice(rows)
+        return Consensus(
+            self.label[some], self.quality[some], self.vote_quality[some], self.annotators, self.gain[some]
+        )
+
+
 @dataclass(frozen=True)
 class Cleaned:
     """What is known about each of the n rows: arrays over the rows given, in their order, trusted rows included."""
@@ -49,6 +87,9 @@ class Cleaned:
     """Sentences."""
     settings: dict[str, float | str]
     """What the solver set: noise rate, bandwidth, ridge, temperature, ..., and the seed."""
+    consensus: Consensus | None = None
+    """Where rows have several votes. The label that `quality`, `issue` and the rates are about is then the one that the
+    votes alone make most likely."""
 
     @classmethod
     def unknown(cls, labels: Int[np.ndarray, " n"], warning: str, **settings: float | str) -> "Cleaned":

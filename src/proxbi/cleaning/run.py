@@ -8,7 +8,8 @@ import numpy as np
 
 from proxbi.cleaning.inputs.prepare import Inputs
 from proxbi.cleaning.method.clean import clean
-from proxbi.cleaning.result import Cleaned
+from proxbi.cleaning.method.votes import Votes, by_votes_alone, consensus
+from proxbi.cleaning.result import Cleaned, Consensus
 
 FEWEST_ROWS = 50
 """With fewer, and none trusted, labels cannot be judged by one another."""
@@ -31,10 +32,11 @@ def clean_inputs(
     progress: Callable[[str, float], None] | None = None,
 ) -> Cleaned:
     """Run the method, unless there is too little to go by; the warnings are those of the inputs and its own."""
-    counted = len(inputs.labels) if inputs.weight is None else float(np.sum(inputs.weight))
+    counted = float(np.sum(inputs.labelled if inputs.weight is None else inputs.weight * inputs.labelled))
     if inputs.trusted is None and counted < FEWEST_ROWS:
-        cleaned = Cleaned.unknown(inputs.labels, TOO_FEW, seed=seed)
+        cleaned = replace(Cleaned.unknown(inputs.labels, TOO_FEW, seed=seed), consensus=_by_votes_alone(inputs))
     else:
+        votes = {} if inputs.votes is None else {"votes": inputs.votes}
         cleaned = clean(
             inputs.features,
             inputs.labels,
@@ -46,6 +48,15 @@ def clean_inputs(
             seed=seed,
             progress=progress,
             pred_probs=inputs.pred_probs,
+            **votes,
         )
     said = [] if len(np.unique(inputs.labels[~cleaned.issue])) > 1 else [NOTHING_LEFT]
     return replace(cleaned, warnings=[*inputs.warnings, *cleaned.warnings, *said])
+
+
+def _by_votes_alone(inputs: Inputs) -> Consensus | None:
+    """What can be said without the features."""
+    if inputs.votes is None:
+        return None
+    shares, annotators = by_votes_alone(Votes.of(inputs.votes), len(inputs.classes))
+    return consensus(inputs.votes, shares, annotators)

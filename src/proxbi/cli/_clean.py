@@ -3,7 +3,7 @@
 import math
 from enum import StrEnum
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 from rich.console import Console
@@ -17,6 +17,8 @@ if TYPE_CHECKING:
 
 TOO_MANY, NOT_KNOWN = 1, 3
 """Exit codes of --fail-if-noise-above."""
+MOST_ANNOTATORS = 20
+"""In the table that is printed: all are in the summary."""
 STANDARD_OUTPUT = (Path("-"), Path("/dev/stdout"))
 """Where no sentences go when rows do."""
 
@@ -39,7 +41,12 @@ _Data = Annotated[
         "- for standard input."
     ),
 ]
-_Label = Annotated[str | None, typer.Option(help="The column that has the labels (npz: y).")]
+_Label = Annotated[
+    str | None,
+    typer.Option(
+        help="The column that has the labels (npz: y); or several with commas, the votes of one annotator each."
+    ),
+]
 _TrustedColumn = Annotated[
     str | None, typer.Option(help="The column that says which labels are trusted: yes or no, 1 or 0.")
 ]
@@ -93,7 +100,8 @@ def clean(
     """Find the wrong labels of a table, with the help of rows whose labels are trusted.
 
     The output has all columns and rows of the input, in their order, and proxbi_weight, proxbi_issue, proxbi_quality,
-    proxbi_suggested_label and proxbi_trusted.
+    proxbi_suggested_label and proxbi_trusted. With several votes a row (--label a1,a2,a3) also proxbi_consensus_label,
+    proxbi_consensus_quality, proxbi_next_vote and the quality of each vote.
 
     Example: proxbi clean data.csv --label y --trusted-col gold --out cleaned.parquet --report report.html
     """
@@ -134,6 +142,18 @@ def _gate(rate: float, most: float) -> None:
         raise typer.Exit(TOO_MANY)
 
 
+def _annotator(found: dict[str, Any]) -> dict[str, Any]:
+    from proxbi.cleaning.report import findings
+    from proxbi.cleaning.result import Interval
+
+    rate = [math.nan if found[name] is None else found[name] for name in Interval._fields]
+    return {
+        "annotator": found["annotator"],
+        "votes": f"{found['votes']:,}",
+        "wrong votes, estimated": findings.share_wrong(Interval(*rate)),
+    }
+
+
 def show(console: Console, title: str, job: "Job", outputs: "Outputs") -> None:
     """What was found, first in a sentence, the warnings, and where the files are."""
     from proxbi.cleaning.report import findings
@@ -151,6 +171,8 @@ def show(console: Console, title: str, job: "Job", outputs: "Outputs") -> None:
         table["weights"] = cleaned.chosen
         table |= dict(zip(("held-out accuracy before", "held-out accuracy after"), measured, strict=True))
     print_table(console, title, [{"": name, "found": value} for name, value in table.items()])
+    if annotators := job.summary["annotators"]:
+        print_table(console, "annotators", [_annotator(each) for each in annotators[:MOST_ANNOTATORS]])
     for sentence in cleaned.warnings:
         typer.echo(f"Warning: {sentence}", err=True)
     written = ", ".join(map(str, outputs.paths()))

@@ -24,12 +24,19 @@ except ImportError as error:
     raise ImportError("LabelCleaner needs scikit-learn 1.6 or newer: pip install 'proxbi[clean]'.") from error
 
 from proxbi.cleaning.estimator.refit import fitted, kept_rows, kernel_fit, linear_fit, spread, taken
-from proxbi.cleaning.inputs.prepare import Inputs, prepare, require_labels
-from proxbi.cleaning.result import Cleaned
+from proxbi.cleaning.inputs.ballots import has_votes, read_ballots
+from proxbi.cleaning.inputs.prepare import Inputs, Words, prepare, require_labels
+from proxbi.cleaning.result import Cleaned, Consensus
 from proxbi.cleaning.run import clean_inputs
 
 if TYPE_CHECKING:
     import pandas as pd
+
+OF_VOTES = (
+    *("consensus_label_", "consensus_quality_", "vote_quality_"),
+    *("annotator_noise_", "next_vote_gain_", "next_vote_order_"),
+)
+"""What there is only where rows have several votes."""
 
 
 class CleaningWarning(UserWarning):
@@ -57,6 +64,13 @@ class LabelCleaner(ClassifierMixin, BaseEstimator):
     label is right; `is_issue_`; `suggested_label_`; `trusted_`. And `noise_rate_` (estimate, low, high: the 95 %
     interval of the share of wrong labels among rows not trusted), `classes_`, `group_names_`, `history_` of the outer
     solver, `estimator_`, the final classifier, and `result_`, all that was found, with X_val's rows after X's.
+
+    Where `y` has several votes a row, what is said of labels is about those that the votes alone make most likely, and
+    there are also: `consensus_label_`, the most likely class by votes and features, and `consensus_quality_`, its
+    probability; `vote_quality_`, rows by annotators, the probability that a vote is right (NaN where there is none);
+    `annotator_noise_`, by the name of the annotator, `votes` (how many), `rate` of wrong votes (estimate, low, high:
+    the 95 % interval) and `confusion` (`classes_` by votes); `next_vote_order_`, the rows in the order in which another
+    vote would help most, and `next_vote_gain_`, by how much it would raise the probability that the consensus is right.
 
     >>> from sklearn.datasets import load_iris
     >>> X, y = load_iris(return_X_y=True, as_frame=True)
@@ -94,10 +108,13 @@ class LabelCleaner(ClassifierMixin, BaseEstimator):
     ) -> "LabelCleaner":
         """Clean the labels `y` of `X`, then fit the final classifier.
 
+        - `y`: a label for each row; or votes in two or more columns, rows by annotators, NaN or None where there is no
+          vote. Columns may also be votes of anyone: those that do not differ are read alike.
         - `X`: a data frame (numbers, categories, dates, missing values) or an array of numbers, also of images.
         - `sample_weight`: how much each row counts, whatever its label.
         - `trusted`: which labels are known to be right: truth values, or places of rows. In cross-validation give
-          truth values: scikit-learn slices what is as long as X, and nothing else.
+          truth values: scikit-learn slices what is as long as X, and nothing else. Of several votes a row, the class
+          with the most is trusted.
         - `X_val, y_val`: trusted rows beside X.
         - `groups`: the annotator or source of each row; each gets a noise rate of its own.
         - `pred_probs`: out-of-fold probabilities of a model of one's own, for the rows of X and the classes in order;
@@ -120,7 +137,9 @@ class LabelCleaner(ClassifierMixin, BaseEstimator):
             pred_probs=pred_probs,
         )
         self._seed = _seed(self.random_state)
-        self._store(inputs, clean_inputs(inputs, weights=self.weights, seed=self._seed))
+        cleaned = clean_inputs(inputs, weights=self.weights, seed=self._seed)
+        inputs = inputs if cleaned.consensus is None else inputs.with_consensus(cleaned.consensus.label)
+        self._store(inputs, cleaned)
         self._index = getattr(X, "index", None)
         self.estimator_ = self._final_fit(inputs, X, X_val)
         for sentence in self.result_.warnings:
@@ -158,6 +177,12 @@ class LabelCleaner(ClassifierMixin, BaseEstimator):
             "issue": self.is_issue_,
             "trusted": self.trusted_,
         }
+        if self.result_.consensus is not None:
+            columns |= {
+                "consensus_label": self.consensus_label_,
+                "consensus_quality": self.consensus_quality_,
+                "next_vote_gain": self.next_vote_gain_,
+            }
         return pd.DataFrame(columns, index=self._index)
 
     def report(self, path: str | PathLike[str], X: Any = None, *, title: str = "Label cleaning") -> None:
@@ -191,11 +216,16 @@ class LabelCleaner(ClassifierMixin, BaseEstimator):
         """Whether the final classifier is one of ours, which works on the encoded features."""
         return self.estimator is None or (isinstance(self.estimator, str) and self.estimator == "linear")
 
-    def _checked(self, X: Any, y: Any, *, reset: bool) -> tuple[Any, np.ndarray]:
+    def _checked(self, X: Any, y: Any, *, reset: bool) -> tuple[Any, Any]:
         if y is None:
             raise ValueError("LabelCleaner requires y to be passed, but the target y is None.")
         X = self._rows(X, reset=reset)
-        y = require_labels(column_or_1d(y, warn=True), "y" if reset else "y_val")
+        name = "y" if reset else "y_val"
+        if has_votes(y):
+            check_consistent_length(X, y)
+            check_classification_targets(read_ballots(y, Words(labels=name)).classes)
+            return X, y
+        y = require_labels(column_or_1d(y, warn=True), name)
         check_consistent_length(X, y)
         check_classification_targets(y)
         return X, y
@@ -225,13 +255,29 @@ class LabelCleaner(ClassifierMixin, BaseEstimator):
         self.trusted_ = cleaned.trusted[rows]
         self.noise_rate_ = cleaned.noise_rate
         self.history_ = cleaned.history
+        for name in OF_VOTES:
+            self.__dict__.pop(name, None)  # of an earlier fit
+        if cleaned.consensus is not None:
+            self._store_consensus(inputs, cleaned.consensus.of_first(inputs.rows))
+
+    def _store_consensus(self, inputs: Inputs, found: Consensus) -> None:
+        self.consensus_label_ = inputs.classes[found.label]
+        self.consensus_quality_ = found.quality
+        self.vote_quality_ = found.vote_quality
+        self.annotator_noise_ = dict(zip(inputs.annotators, found.annotators, strict=True))
+        self.next_vote_gain_ = found.gain
+        self.next_vote_order_ = found.next_votes
 
     def _final_fit(self, inputs: Inputs, X: Any, X_val: Any) -> Any:
+        cleaned = self.result_
+        if cleaned.consensus is not None:  # it is what is learned from several votes, and no row of it is flagged
+            inputs = replace(inputs, labels=cleaned.consensus.label)
+            cleaned = replace(cleaned, issue=np.zeros_like(cleaned.issue))
         if self.estimator is None:
-            return kernel_fit(inputs, self.result_, self._seed)
+            return kernel_fit(inputs, cleaned, self._seed)
         if self._is_own():
-            return linear_fit(inputs, self.result_, self._seed)
-        kept = kept_rows(inputs, self.result_)
+            return linear_fit(inputs, cleaned, self._seed)
+        kept = kept_rows(inputs, cleaned)
         extra = {} if inputs.weight is None else {"sample_weight": inputs.weight[kept]}
         rows = _flat(X if X_val is None else _stacked(X, X_val))
         return fitted(clone(self.estimator), taken(rows, kept), inputs.classes[inputs.labels[kept]], **extra)

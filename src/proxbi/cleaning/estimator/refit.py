@@ -12,7 +12,7 @@ from proxbi.cleaning.result import Cleaned
 
 def kept_rows(inputs: Inputs, cleaned: Cleaned) -> Int[np.ndarray, " kept"]:
     """Those that are not flagged (trusted ones never are); all, if that leaves no two classes to tell apart."""
-    counted = np.ones(len(inputs.labels), bool) if inputs.weight is None else inputs.weight > 0
+    counted = inputs.labelled if inputs.weight is None else inputs.labelled & (inputs.weight > 0)
     kept = np.flatnonzero(counted & ~cleaned.issue)
     return kept if len(np.unique(inputs.labels[kept])) > 1 else np.flatnonzero(counted)
 

@@ -25,6 +25,8 @@ CHUNK = 100_000
 """Rows whose new values are made Python objects at a time."""
 DELIMITERS = ",;\t|"
 GZIP = b"\x1f\x8b"
+INTEGER = r"0|-?[1-9]\d{0,17}"
+"""As Python would write one of 64 bits."""
 MISSING = (
     "",
     "NA",
@@ -221,10 +223,16 @@ def _by_row(columns: Columns, rows: int, decimal: str) -> Iterator[tuple[Any, ..
     """The values of each row, as Python's own numbers, which are written so that they can be read again exactly."""
     for start in range(0, rows, CHUNK):
         piece = slice(start, min(start + CHUNK, rows))
-        lists = [values[piece].tolist() for values in columns.values()]
+        lists = [_cells(values[piece]) for values in columns.values()]
         if decimal != ".":
             lists = [[_with(decimal, value) for value in values] for values in lists]
         yield from zip(*lists, strict=True) if lists else repeat((), piece.stop - piece.start)
+
+
+def _cells(values: np.ndarray) -> list[Any]:
+    """Nothing where a number is missing."""
+    cells = values.tolist()
+    return ["" if value != value else value for value in cells] if values.dtype.kind == "f" else cells
 
 
 def _with(decimal: str, value: Any) -> Any:
@@ -240,6 +248,6 @@ def _is_text(column: "pd.Series") -> bool:
 def _integers_if_lossless(text: "pd.Series") -> "pd.Series":
     """The column as integers if each is written as Python would write it: `7`, but not `07` or `7.0`."""
     known = text.dropna()
-    if len(known) < len(text) or not known.str.fullmatch(r"0|-?[1-9]\d{0,17}").all():
+    if len(known) < len(text) or not known.str.fullmatch(INTEGER).all():
         return text
     return text.astype("int64")

@@ -11,7 +11,8 @@ import numpy as np
 from proxbi.cleaning.files.formats import kind_of, require_room
 from proxbi.cleaning.files.places import STANDARD, Writer, is_stream, require_readable, require_writable, write_all
 from proxbi.cleaning.files.probabilities import ARRAYS, read_probabilities
-from proxbi.cleaning.files.tables import Roles, Rows, load, save
+from proxbi.cleaning.files.tables import OF_VOTES, Roles, Rows, load, save
+from proxbi.cleaning.inputs.ballots import has_votes
 from proxbi.cleaning.inputs.prepare import Inputs, prepare
 from proxbi.cleaning.result import Cleaned
 from proxbi.cleaning.run import clean_inputs
@@ -63,9 +64,15 @@ def clean_file(
     rows = load(path, roles)
     if outputs.rows is not None:
         require_room(rows.source, outputs.rows)
-    chances = None if pred_probs is None else read_probabilities(pred_probs, len(rows.y), np.unique(rows.y))
+    if outputs.mode == "relabel" and has_votes(rows.y):
+        raise ValueError(
+            f"{rows.words.labels} are several labels a row, and mode relabel replaces one: the consensus is written to "
+            f"a column of its own, {OF_VOTES[0]!r}."
+        )
+    chances = None if pred_probs is None else read_probabilities(pred_probs, len(rows.y), rows.classes)
     inputs = prepare(**rows.arguments(), pred_probs=chances)
     cleaned = clean_inputs(inputs, weights=weights, seed=seed, progress=progress)
+    inputs = inputs if cleaned.consensus is None else inputs.with_consensus(cleaned.consensus.label)
     job = Job(inputs, cleaned, summary(inputs, cleaned, seed, command))
     say("writing", 1.0)
     _write(rows, job, outputs, seed, command)
@@ -119,6 +126,7 @@ def summary(inputs: Inputs, cleaned: Cleaned, seed: int, command: str | None) ->
         "noise_rate": cleaned.noise_rate._asdict(),
         "noise_by_class": [{**row, "class": classes[row["class"]]} for row in cleaned.noise_by_class],
         "noise_by_group": by_group,
+        "annotators": _annotators(inputs, cleaned),
         "scores": cleaned.scores,
         "chosen": cleaned.chosen,
         "helped": cleaned.helped,
@@ -129,6 +137,15 @@ def summary(inputs: Inputs, cleaned: Cleaned, seed: int, command: str | None) ->
         "versions": versions(),
     }
     return {name: _plain(value) for name, value in found.items()}
+
+
+def _annotators(inputs: Inputs, cleaned: Cleaned) -> list[dict[str, Any]]:
+    """How each annotator votes; none where each row has one label."""
+    found = [] if cleaned.consensus is None else cleaned.consensus.annotators
+    return [
+        {"annotator": str(name), "votes": each.votes, **each.rate._asdict(), "confusion": each.confusion.tolist()}
+        for name, each in zip(inputs.annotators, found, strict=True)
+    ]
 
 
 def _write(rows: Rows, job: Job, outputs: Outputs, seed: int, command: str | None) -> None:

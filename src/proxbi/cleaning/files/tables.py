@@ -8,16 +8,21 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import numpy as np
 from jaxtyping import Bool
 
-from proxbi.cleaning.files.csv_file import MISSING, Csv
+from proxbi.cleaning.files.csv_file import INTEGER, MISSING, Csv
 from proxbi.cleaning.files.formats import Changes, Npz, Parquet, Source, decoded, read, write
-from proxbi.cleaning.inputs.checks import Where, Words, require_labels
-from proxbi.cleaning.result import Cleaned
+from proxbi.cleaning.inputs.ballots import has_votes, read_ballots
+from proxbi.cleaning.inputs.checks import Where, Words, by_index, require_labels
+from proxbi.cleaning.result import Cleaned, Consensus
 
 if TYPE_CHECKING:
     import pandas as pd
 
 ADDED = ("proxbi_weight", "proxbi_issue", "proxbi_quality", "proxbi_suggested_label", "proxbi_trusted")
 GIVEN = "proxbi_given_label"
+OF_VOTES = ("proxbi_consensus_label", "proxbi_consensus_quality", "proxbi_next_vote")
+"""Added where rows have several votes; the last is 1 for the row that another vote would help most, then 2, ..."""
+OF_A_VOTE = "proxbi_quality_of_"
+"""Goes before the name of an annotator: the probability that the vote is right."""
 YES, NO = ("yes", "y", "true", "t", "1", "1.0"), ("no", "n", "false", "f", "0", "0.0", "")
 
 
@@ -25,6 +30,7 @@ class Roles(NamedTuple):
     """Which column is what, and a second file of trusted rows."""
 
     label: str | None = None
+    """Or several, with commas: one for each annotator."""
     trusted_column: str | None = None
     trusted_file: Path | None = None
     group: str | None = None
@@ -39,13 +45,19 @@ class Rows:
     source: Source
     label: str
     X: "pd.DataFrame | np.ndarray"
-    y: np.ndarray
+    y: "np.ndarray | pd.DataFrame"
+    """Labels; or votes, rows by annotators."""
     trusted: Bool[np.ndarray, " rows"] | None
     groups: np.ndarray | None
     ids: list[Any] | None
     X_val: "pd.DataFrame | np.ndarray | None"
-    y_val: np.ndarray | None
+    y_val: "np.ndarray | pd.DataFrame | None"
     words: Words
+
+    @property
+    def classes(self) -> np.ndarray:
+        """In order."""
+        return read_ballots(self.y, self.words).classes if has_votes(self.y) else np.unique(self.y)
 
     def arguments(self) -> dict[str, Any]:
         """For `prepare`."""
@@ -61,7 +73,7 @@ class Rows:
 
 def load(path: Path, roles: Roles) -> Rows:
     """Read the file and the one of trusted rows, and see that the columns are there."""
-    text = [name for name in (roles.label, roles.group, roles.id) if name is not None]
+    text = [*_parts(roles.label), *(name for name in (roles.label, roles.group, roles.id) if name is not None)]
     source = read(path, text)
     return _from_arrays(source, roles) if isinstance(source, Npz) else _from_table(source, roles)
 
@@ -74,23 +86,36 @@ def save(rows: Rows, cleaned: Cleaned, classes: np.ndarray, mode: str, path: Pat
     suggested = classes[cleaned.suggested[:n]]
     found = (cleaned.weight[:n], cleaned.issue[:n], cleaned.quality[:n], suggested, cleaned.trusted[:n])
     added = dict(zip(ADDED, found, strict=True))
+    if cleaned.consensus is not None:
+        added |= _of_votes(rows, cleaned.consensus.of_first(n), classes)
     kept = ~cleaned.issue[:n] if mode == "drop" else np.ones(n, bool)
     if mode == "relabel":
+        assert isinstance(rows.y, np.ndarray), "several votes are not relabelled"
         write(rows.source, Changes(added | {GIVEN: rows.y}, {rows.label: suggested}, kept), path)
     else:
         write(rows.source, Changes(added, {}, kept), path)
+
+
+def _of_votes(rows: Rows, found: Consensus, classes: np.ndarray) -> dict[str, np.ndarray]:
+    place = np.empty(len(found.label), np.int64)
+    place[found.next_votes] = np.arange(1, len(place) + 1)
+    votes = dict(zip(read_ballots(rows.y, rows.words).annotators, found.vote_quality.T, strict=True))
+    return dict(zip(OF_VOTES, (classes[found.label], found.quality, place), strict=True)) | {
+        f"{OF_A_VOTE}{name}": quality for name, quality in votes.items()
+    }
 
 
 def _from_table(source: Csv | Parquet, roles: Roles) -> Rows:
     name, frame, where = source.name, source.frame, source.where
     if roles.label is None:
         raise ValueError(f"label must name the column of {name} that has the labels; it has {_columns(source)}.")
-    wanted = [roles.label, roles.trusted_column, roles.group, roles.id, *roles.drop]
+    columns = _label_columns(source, roles.label)
+    wanted = [*columns, roles.trusted_column, roles.group, roles.id, *roles.drop]
     _check_columns(source, [column for column in wanted if column is not None])
     if len(frame) == 0:
         raise ValueError(f"{name} has no rows.")
-    labels = f"Column {roles.label!r} of {name}"
-    y = require_labels(frame[roles.label].to_numpy(), labels, where)
+    labels = _called(columns, name)
+    y = _given(frame, columns, labels, where)
     _require_classes(labels, y)
     # A data frame's index, which Parquet files name and CSV files leave without a name, is a row number or an id.
     used = {*wanted, *(source.index if isinstance(source, Parquet) else [""])}
@@ -98,7 +123,7 @@ def _from_table(source: Csv | Parquet, roles: Roles) -> Rows:
     if not features:
         raise ValueError(f"{name} has no columns left to be features.")
     ids = None if roles.id is None else _ids(f"{roles.id!r} of {name}", frame[roles.id], where)
-    apart = None if roles.trusted_file is None else _apart(source, roles, features, ids)
+    apart = None if roles.trusted_file is None else _apart(source, roles, columns, features, ids)
     mark = roles.trusted_column
     return Rows(
         source=source,
@@ -109,12 +134,12 @@ def _from_table(source: Csv | Parquet, roles: Roles) -> Rows:
         groups=None if roles.group is None else frame[roles.group].to_numpy(dtype=object),
         ids=ids,
         X_val=None if apart is None else apart.frame[features],
-        y_val=None if apart is None else apart.frame[roles.label].to_numpy(),
+        y_val=None if apart is None else _trusted_labels(apart.frame, columns, y),
         words=Words(
             rows=name,
             labels=labels,
             trusted=f"Column {mark!r} of {name}",
-            apart=f"Column {roles.label!r} of {roles.trusted_file}",
+            apart=_called(columns, str(roles.trusted_file)),
             groups=f"Column {roles.group!r} of {name}",
             where=where,
             where_apart=where if apart is None else apart.where,
@@ -122,14 +147,57 @@ def _from_table(source: Csv | Parquet, roles: Roles) -> Rows:
     )
 
 
-def _apart(source: Csv | Parquet, roles: Roles, features: list[str], ids: list[Any] | None) -> Csv | Parquet:
+def _parts(label: str | None) -> list[str]:
+    return [] if label is None else [part.strip() for part in label.split(",") if part.strip()]
+
+
+def _label_columns(source: Source, label: str) -> list[str]:
+    """The column of this name, or those between its commas."""
+    columns = [label] if label in source.names else _parts(label) or [label]
+    if twice := [name for name in columns if columns.count(name) > 1]:
+        raise ValueError(f"label names {twice[0]!r} twice.")
+    return columns
+
+
+def _called(columns: list[str], source: str) -> str:
+    return f"Column{'s' if len(columns) > 1 else ''} {', '.join(map(repr, columns))} of {source}"
+
+
+def _given(frame: "pd.DataFrame", columns: list[str], name: str, where: Where) -> "np.ndarray | pd.DataFrame":
+    """The labels; or the votes, which are all integers or all text, as each column of a CSV is by itself."""
+    if len(columns) == 1:
+        return require_labels(frame[columns[0]].to_numpy(), name, where)
+    votes = frame[columns]
+    return votes if len({votes[column].dtype.kind for column in columns} & {"O", "U", "T"}) == 0 else _as_text(votes)
+
+
+def _as_text(votes: "pd.DataFrame") -> "pd.DataFrame":
+    texts = votes.astype(object).map(str, na_action="ignore")
+    known = texts.stack()
+    if known.empty or not known.str.fullmatch(INTEGER).all():
+        return texts
+    return texts.map(int, na_action="ignore")
+
+
+def _trusted_labels(
+    frame: "pd.DataFrame", columns: list[str], y: "np.ndarray | pd.DataFrame"
+) -> "np.ndarray | pd.DataFrame":
+    """Those of trusted rows given apart, as text where the others are."""
+    if len(columns) == 1:
+        return frame[columns[0]].to_numpy()
+    text = any(isinstance(value, str) for value in np.asarray(y, object).ravel())
+    return frame[columns].astype(object).map(str, na_action="ignore") if text else _given(frame, columns, "", by_index)
+
+
+def _apart(
+    source: Csv | Parquet, roles: Roles, columns: list[str], features: list[str], ids: list[Any] | None
+) -> Csv | Parquet:
     """The file of trusted rows, with the columns of the other."""
     assert roles.trusted_file is not None
-    assert roles.label is not None
-    gold = read(roles.trusted_file, [name for name in (roles.label, roles.id) if name is not None])
+    gold = read(roles.trusted_file, [*columns, *([] if roles.id is None else [roles.id])])
     if isinstance(gold, Npz):
         raise ValueError(f"{gold.name} must be a table, as {source.name} is.")
-    _check_columns(gold, [roles.label, *features])
+    _check_columns(gold, [*columns, *features])
     if len(gold.frame) == 0:
         raise ValueError(f"{gold.name} has no rows.")
     if roles.id is not None and ids is not None and roles.id in gold.frame:
@@ -139,8 +207,9 @@ def _apart(source: Csv | Parquet, roles: Roles, features: list[str], ids: list[A
                 f"{gold.name} and {source.name} both have a row with the {roles.id} {min(both)!r}: a trusted row must "
                 "not be judged as well."
             )
-    if source.frame[roles.label].dtype.kind == "O" and gold.frame[roles.label].dtype.kind in "iu":
-        gold.frame[roles.label] = gold.frame[roles.label].astype("str")
+    label = columns[0]
+    if len(columns) == 1 and source.frame[label].dtype.kind == "O" and gold.frame[label].dtype.kind in "iu":
+        gold.frame[label] = gold.frame[label].astype("str")
     return gold
 
 
@@ -149,17 +218,20 @@ def _from_arrays(source: Npz, roles: Roles) -> Rows:
     if roles.drop:
         raise ValueError(f"drop names columns, and {name} has none: leave them out of X.")
     label = roles.label or "y"
+    columns = _label_columns(source, label)
     trusted = roles.trusted_column or ("trusted" if "trusted" in arrays else None)
     group = roles.group or ("groups" if "groups" in arrays else None)
-    _check_columns(source, [each for each in ("X", label, trusted, group, roles.id) if each is not None])
+    _check_columns(source, [each for each in ("X", *columns, trusted, group, roles.id) if each is not None])
     X = _numeric(name, "X", arrays["X"])
     if len(X) == 0:
         raise ValueError(f"{name} has no rows.")
     by_row = source.by_row()
-    for each in (label, trusted, group, roles.id):
-        if each is not None and (each not in by_row or arrays[each].ndim != 1):
+    for each in (*columns, trusted, group, roles.id):
+        if each is not None and (
+            each not in by_row or arrays[each].ndim != 1 + (each == label and arrays[label].ndim == 2)
+        ):
             raise ValueError(f"{each} of {name} must have one value for each of the {len(X)} rows of X.")
-    y = require_labels(decoded(arrays[label]), f"{label} of {name}", where)
+    y = _labels_of_arrays(arrays, columns, f"{label} of {name}", where)
     _require_classes(f"{label} of {name}", y)
     beside = _arrays_apart(source, roles, X)
     return Rows(
@@ -180,6 +252,18 @@ def _from_arrays(source: Npz, roles: Roles) -> Rows:
             groups=f"{group} of {name}",
         ),
     )
+
+
+def _labels_of_arrays(
+    arrays: dict[str, np.ndarray], columns: list[str], name: str, where: Where
+) -> "np.ndarray | pd.DataFrame":
+    """One array of labels, one of votes, or one for each annotator."""
+    import pandas as pd
+
+    if len(columns) > 1:
+        return pd.DataFrame({column: decoded(arrays[column]) for column in columns})
+    values = decoded(arrays[columns[0]])
+    return values if has_votes(values) else require_labels(values.ravel(), name, where)
 
 
 def _arrays_apart(source: Npz, roles: Roles, X: np.ndarray) -> tuple[np.ndarray, np.ndarray] | None:
@@ -216,18 +300,19 @@ def _check_columns(source: Source, wanted: Sequence[str]) -> None:
     if lacking:
         what = "array" if isinstance(source, Npz) else "column"
         raise ValueError(f"{source.name} has no {what} {lacking[0]!r}; it has {_columns(source)}.")
-    earlier = [name for name in (*ADDED, GIVEN) if name in source.names]
+    earlier = [name for name in (*ADDED, GIVEN, *OF_VOTES) if name in source.names]
     if earlier:
         raise ValueError(
             f"{source.name} has the column {earlier[0]!r} of an earlier run: take the file it was made from."
         )
 
 
-def _require_classes(name: str, labels: np.ndarray) -> None:
+def _require_classes(name: str, labels: "np.ndarray | pd.DataFrame") -> None:
     """Refuse labels that are hardly ever the same."""
     import pandas as pd
 
-    different = pd.Series(labels).nunique()
+    known = pd.Series(np.asarray(labels, object).ravel()).dropna()
+    different = known.nunique()
     if different > max(2, len(labels) // 2):
         raise ValueError(
             f"{name} has {different:,} different values in {len(labels):,} rows: this looks like an identifier or a "

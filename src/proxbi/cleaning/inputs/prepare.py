@@ -1,13 +1,14 @@
 """What people give the cleaner -> what the method takes."""
 
 from collections.abc import Hashable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
 from jaxtyping import Bool, Float, Int
 
-from proxbi.cleaning.inputs import process
+from proxbi.cleaning.inputs import ballots, process
+from proxbi.cleaning.inputs.ballots import has_votes
 from proxbi.cleaning.inputs.checks import Words as Words
 from proxbi.cleaning.inputs.checks import (
     checked_probabilities,
@@ -44,6 +45,23 @@ class Inputs:
     warnings: list[str]
     pred_probs: Float[np.ndarray, "all_rows classes"] | None = None
     """Probabilities of the user's own model; NaN for the rows of X_val."""
+    votes: Int[np.ndarray, "all_rows annotators"] | None = None
+    """Where there are several: the class of each, -1 where there is none. `labels` are then what the votes alone say,
+    and for rows without any vote nothing, until `with_consensus`."""
+    annotators: tuple[Hashable, ...] = ()
+    """Their names."""
+
+    def with_consensus(self, label: Int[np.ndarray, " all_rows"]) -> "Inputs":
+        """With these labels for rows without any vote."""
+        return replace(self, labels=np.where(self.labelled, self.labels, label))
+
+    @property
+    def labelled(self) -> Bool[np.ndarray, " all_rows"]:
+        """The rows that have a label to be judged, or trusted: all but those without any vote."""
+        if self.votes is None:
+            return np.ones(len(self.labels), bool)
+        voted = np.any(self.votes >= 0, axis=1)
+        return voted if self.trusted is None else np.logical_or(voted, self.trusted)
 
 
 def prepare(
@@ -60,14 +78,18 @@ def prepare(
 ) -> Inputs:
     """Encode and check. `X` and `X_val` are data frames or numeric arrays with the same columns; `trusted` marks rows
     of X (truth values, or indices), `X_val, y_val` are trusted rows beside X, `pred_probs` are probabilities for the
-    rows of X, out of fold.
+    rows of X, out of fold. `y` of two or more columns are votes, rows by annotators; the class of a trusted row is then
+    the one with the most votes.
     """
     process.require_a_working_jax()
     words = words or Words()
-    classes, labels = class_indices(y, words)
+    voting = ballots.read_ballots(y, words) if has_votes(y) else None
+    rows = len(y)
+    marked = None if trusted is None else trusted_mask(trusted, rows, words)
+    classes, labels = class_indices(y, words) if voting is None else ballots.labels_by_votes(voting, marked, words)
     beside = np.array([], np.int64) if y_val is None else _places(classes, y_val, words)
-    rows, more = len(labels), len(beside)
-    mask = None if trusted is None else _lengthened(trusted_mask(trusted, rows, words), more, True)
+    more = len(beside)
+    mask = _lengthened(marked, more, True)
     if mask is None and y_val is not None:
         mask = np.arange(rows + more) >= rows
     names, group_of = ([], None) if groups is None else group_indices(groups, rows, words)
@@ -76,6 +98,7 @@ def prepare(
     encoder = Encoder(words.where).fit(X, weight)
     features, said = _encoded(encoder, X, X_val, words)
     labels = np.append(labels, beside)
+    said += [] if voting is None else ballots.sentences(voting, marked)
     return Inputs(
         features=features,
         labels=labels,
@@ -88,6 +111,8 @@ def prepare(
         encoder=encoder,
         warnings=[*said, *([] if mask is None else _classes_without_trust(labels[mask], classes))],
         pred_probs=_lengthened(chances, more, np.nan),
+        votes=None if voting is None else _lengthened(voting.table, more, ballots.NONE),
+        annotators=() if voting is None else tuple(voting.annotators),
     )
 
 
@@ -152,7 +177,11 @@ def _classes_without_trust(trusted: Int[np.ndarray, " trusted"], classes: np.nda
 
 
 def _places(classes: np.ndarray, y_val: Any, words: Words) -> Int[np.ndarray, " rows"]:
-    values = require_labels(y_val, words.apart, words.where_apart)
+    if has_votes(y_val):
+        apart = ballots.read_ballots(y_val, words._replace(labels=words.apart))
+        values = apart.classes[ballots.trusted_classes(apart.table, len(apart.classes), words.apart, words.where_apart)]
+    else:
+        values = require_labels(y_val, words.apart, words.where_apart)
     place: dict[Hashable, int] = {label: index for index, label in enumerate(classes.tolist())}
     unknown = [row for row, label in enumerate(values.tolist()) if label not in place]
     if unknown:

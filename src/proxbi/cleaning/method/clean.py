@@ -19,6 +19,7 @@ from proxbi.cleaning.method.kernel import typical_distance
 from proxbi.cleaning.method.randomness import stream
 from proxbi.cleaning.method.scoring import Judged, judge_all
 from proxbi.cleaning.method.table import Table, checked
+from proxbi.cleaning.method.voting import judge_votes
 from proxbi.cleaning.method.weightings import MEANING_OF_FREE, NOISY, WEIGHTINGS, Weighting
 from proxbi.cleaning.result import Cleaned
 
@@ -34,6 +35,7 @@ def clean(
     groups: Int[np.ndarray, " rows"] | None = None,
     sample_weight: Float[np.ndarray, " rows"] | None = None,
     pred_probs: Float[np.ndarray, "rows classes"] | None = None,
+    votes: Int[np.ndarray, "rows annotators"] | None = None,
     weights: Literal["auto", "free"] = "auto",
     seed: int = 0,
     progress: Progress | None = None,
@@ -49,6 +51,8 @@ def clean(
     - `sample_weight`: how often each row counts.
     - `pred_probs`: out-of-fold probabilities of a model of one's own, one more belief about each row; NaN where there
       are none.
+    - `votes`: of several annotators, classes or -1 where there is none. `labels` are then what the votes alone say
+      (`votes.by_votes_alone`), of trusted rows their true classes, and of rows without any vote nothing.
     - `weights`: "auto", few numbers for all rows together; or "free", the paper's one number for each row.
     - `seed`: the same seed gives the same answer.
     - `progress`: called with a stage and the share of the work that is done.
@@ -60,7 +64,7 @@ def clean(
     >>> np.flatnonzero(clean(features, labels, 2, trusted=np.arange(120) >= 80).issue)
     array([ 7, 50])
     """
-    table = checked(features, labels, classes, trusted, groups, sample_weight, pred_probs)
+    table = checked(features, labels, classes, trusted, groups, sample_weight, pred_probs, votes)
     _check_weights(weights, sample_weight is not None, len(table.gold))
     say = progress or (lambda stage, share: None)
     # The threads of the BLAS below JAX, and those of JAX, wait for one another where others use the machine.
@@ -91,7 +95,14 @@ def _clean(table: Table, free: Free | None, grouped: bool, seed: int, say: Progr
     say("judging all rows", 0.7)
     settings = samples.average(tuned)
     bandwidth = unit * math.exp(settings["bandwidth"])
-    judged = judge_all(table, settings, bandwidth, free, draw)
+    consensus = None
+    if table.votes is None:
+        judged = judge_all(table, settings, bandwidth, free, draw)
+        issue = ~table.trusted & (judged.quality < 0.5)
+    else:
+        judged, consensus = judge_votes(table, settings, bandwidth, free, draw)
+        issue = ~table.trusted & table.voted & (consensus.label != table.labels)
+        table = table._replace(labels=np.where(table.voted, table.labels, consensus.label))
     if not judged.informed:
         verdict = verdict._replace(chosen=NOISY.name, helped=False)
     say("done", 1.0)
@@ -104,9 +115,9 @@ def _clean(table: Table, free: Free | None, grouped: bool, seed: int, say: Progr
         "seed": seed,
     }
     history = free.history if free else tuned[0].history
-    issue = ~table.trusted & (judged.quality < 0.5)
     said = summary.sentences(table, tuned, verdict, issue, informed=judged.informed, wanted=wanted is not None)
-    return _result(table, judged, verdict, grouped, issue, history=history, warnings=list(said), settings=solved)
+    rest = {"history": history, "warnings": list(said), "settings": solved, "consensus": consensus}
+    return _result(table, judged, verdict, grouped, issue, **rest)
 
 
 def _result(
@@ -117,7 +128,7 @@ def _result(
     issue: Bool[np.ndarray, " rows"],
     **rest: Any,
 ) -> Cleaned:
-    noisy = ~table.trusted
+    noisy = ~table.trusted & table.voted
     rate = summary.wrong_share(judged, noisy)
     by_group = summary.wrong_shares("group", table.groups, table.group_count, judged, noisy) if grouped else []
     return Cleaned(
@@ -136,4 +147,5 @@ def _result(
         history=rest["history"],
         warnings=rest["warnings"],
         settings={"noise rate": rate.estimate, **rest["settings"]},
+        consensus=rest["consensus"],
     )

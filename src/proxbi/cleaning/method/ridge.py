@@ -1,4 +1,4 @@
-r"""Weighted ridge regression of one-hot labels on features, and what it says of a row that is left out.
+r"""Weighted ridge regression of one-hot labels, or of probabilities, on features, and what it says of a row left out.
 
     Y = A^-1 sum_i w_i phi_i e_i',     A = sum_i w_i phi_i phi_i' + ridge I                                       (fit)
 
@@ -34,12 +34,12 @@ class Fit(NamedTuple):
 @partial(jax.jit, static_argnames="classes")
 def fit(
     features: Float[Array, "rows size"],
-    labels: Int[Array, " rows"],
+    labels: Int[Array, " rows"] | Float[Array, "rows classes"],
     weights: Float[Array, " rows"],
     penalty: Scalar,
     classes: int,
 ) -> Fit:
-    """The fit with these weights, and e^penalty as ridge.
+    """The fit with these weights, and e^penalty as ridge; `labels` are classes, or their probabilities.
 
     >>> features = jnp.array([[1.0], [1.0], [-1.0]], jnp.float32)
     >>> one = fit(features, jnp.array([0, 0, 1]), jnp.ones(3, jnp.float32), jnp.float32(0.0), classes=2)
@@ -47,7 +47,7 @@ def fit(
     >>> bool(jnp.allclose(one.scores[0], two.coefficients.T @ features[0]))
     True
     """
-    targets = jax.nn.one_hot(labels, classes, dtype=features.dtype)
+    targets = labels if labels.ndim > 1 else jax.nn.one_hot(labels, classes, dtype=features.dtype)
     weighted, identity = features * weights[:, None], jnp.eye(features.shape[1], dtype=features.dtype)
     cholesky = jnp.linalg.cholesky(product(weighted.T, features) + jnp.exp(penalty) * identity)
     # Twice as fast as to solve a triangular system for each row.

@@ -69,15 +69,18 @@ class Fitted(NamedTuple):
     penalty: Array
     classes: int
 
-    def regress(self, weights: Float[np.ndarray, " fit"], size: int) -> tuple[Array, Float[np.ndarray, "fit classes"]]:
+    def regress(
+        self, weights: Float[np.ndarray, " fit"], size: int, shares: Float[np.ndarray, "fit classes"] | None = None
+    ) -> tuple[Array, Float[np.ndarray, "fit classes"]]:
         """The coefficients of a fit with these weights on the first `size` features, and the score of every row by the
-        fit without it.
+        fit without it. `shares` are probabilities of the classes, in place of the labels.
         """
         # L is triangular, so that the first columns of phi are the map with the first landmarks alone.
         total = padded(
             np.asarray(self.rows.repeats)[: len(self.fit)] * weights.astype(np.float32), len(self.rows.repeats)
         )
-        found = ridge.fit(self.rows.features[:, :size], self.rows.given.labels, total, self.penalty, self.classes)
+        labels = self.rows.given.labels if shares is None else padded(shares.astype(np.float32), len(total))
+        found = ridge.fit(self.rows.features[:, :size], labels, total, self.penalty, self.classes)
         return found.coefficients, np.asarray(found.scores)[: len(self.fit)].astype(np.float64)
 
 
@@ -89,7 +92,7 @@ def judge_all(
     draw: np.random.Generator,
 ) -> Judged:
     """Judge all rows, fit them again by what was found, or with the weights that are `wanted`, and judge once more."""
-    fitted = _fit_rows(table, settings, bandwidth, draw)
+    fitted = fit_rows(table, settings, bandwidth, draw)
     fit, trusted = fitted.fit, table.trusted[fitted.fit]
     most = fitted.rows.features.shape[1]
     coefficients, kernel = fitted.regress(np.ones(len(fit)), ROUGH if len(fit) > MANY else most)
@@ -102,7 +105,7 @@ def judge_all(
     scores = [kernel, *(each.fitted for each in others)]
     decision = decide(scores, evidence, draw)
     quality = first = decision.verdict(scores, evidence.labels).quality
-    weights = _wanted(wanted, table, fitted, settings) if wanted else np.where(trusted, 1, quality)
+    weights = wanted_weights(wanted, table, fitted, settings) if wanted else np.where(trusted, 1, quality)
     if decision.noisy or wanted or len(fit) > MANY:
         coefficients, scores[0] = fitted.regress(weights, most)
         decision = decide_again(decision, scores, evidence, draw)
@@ -110,7 +113,7 @@ def judge_all(
         return _nothing_known(table, len(fit))
     some, drawn = drawn_qualities(decision, scores, evidence, draw)
 
-    found = _judge_rest(table, fitted, coefficients, others, decision, scores, evidence)
+    found = _judge_rest(table, fitted, coefficients, others, decision, scores)
     weight = found.quality.copy()
     weight[fit] = np.minimum(weights, weight[fit]) if wanted else weight[fit]
     weight[table.trusted] = 1
@@ -142,29 +145,30 @@ def _judge_rest(
     others: list[learners.Learner],
     decision: Decision,
     scores: Scores,
-    evidence: Evidence,
 ) -> Rest:
-    """The rows that were fitted, by their scores; and the others, block by block."""
-    rows = len(table.labels)
-    quality, other = np.zeros(rows), np.zeros(rows, np.int64)
-    score = fitted.phi.scorer(coefficients)
-
-    def blocks() -> Iterator[tuple[np.ndarray, Scores, Labels]]:
-        yield fitted.fit, scores, evidence.labels
-        rest = np.setdiff1d(np.arange(rows), fitted.fit)
-        for first in range(0, len(rest), BLOCK):
-            some = rest[first : first + BLOCK]
-            mapped = score(padded(table.features[some], min(BLOCK, bucket(len(some)))))
-            kernel = np.asarray(mapped)[: len(some)].astype(np.float64)
-            yield some, [kernel, *(each.others(some) for each in others)], _labels(table, some)
-
-    for some, ours, labels in blocks():
-        verdict = decision.verdict(ours, labels)
+    quality, other = np.zeros(len(table.labels)), np.zeros(len(table.labels), np.int64)
+    for some, ours in all_scores(table, fitted, coefficients, others, scores):
+        verdict = decision.verdict(ours, _labels(table, some))
         quality[some], other[some] = verdict.quality, verdict.wrong.argmax(axis=1)
     return Rest(quality, other)
 
 
-def _fit_rows(table: Table, settings: Settings, bandwidth: float, draw: np.random.Generator) -> Fitted:
+def all_scores(
+    table: Table, fitted: Fitted, coefficients: Array, others: list[learners.Learner], scores: Scores
+) -> Iterator[tuple[Int[np.ndarray, " some"], Scores]]:
+    """The rows that were fitted, with their scores; and the others, block by block."""
+    yield fitted.fit, scores
+    score = fitted.phi.scorer(coefficients)
+    rest = np.setdiff1d(np.arange(len(table.labels)), fitted.fit)
+    for first in range(0, len(rest), BLOCK):
+        some = rest[first : first + BLOCK]
+        mapped = score(padded(table.features[some], min(BLOCK, bucket(len(some)))))
+        kernel = np.asarray(mapped)[: len(some)].astype(np.float64)
+        yield some, [kernel, *(each.others(some) for each in others)]
+
+
+def fit_rows(table: Table, settings: Settings, bandwidth: float, draw: np.random.Generator) -> Fitted:
+    """The rows to fit, drawn where there are too many, and their features."""
     gold = draw.permutation(table.gold)[: FIT // 2]
     fit = np.sort(np.concatenate([gold, draw.permutation(table.noisy)[: FIT - len(gold)]]))
     landmarks = LANDMARKS if len(fit) == len(table.labels) else FEWER
@@ -172,7 +176,8 @@ def _fit_rows(table: Table, settings: Settings, bandwidth: float, draw: np.rando
     return Fitted(fit, phi, _mapped(table, fit, phi), settings["ridge"], table.classes)
 
 
-def _wanted(wanted: Weigh, table: Table, fitted: Fitted, settings: Settings) -> Float[np.ndarray, " fit"]:
+def wanted_weights(wanted: Weigh, table: Table, fitted: Fitted, settings: Settings) -> Float[np.ndarray, " fit"]:
+    """The weights that were asked for."""
     raw = padded(table.features[fitted.fit], len(fitted.rows.repeats))
     rough = fitted.rows._replace(features=fitted.rows.features[:, :ROUGH])
     return np.asarray(wanted(Task(rough, raw, settings)))[: len(fitted.fit)].astype(np.float64)

@@ -22,6 +22,13 @@ class Table(NamedTuple):
     classes: int
     pred_probs: Float[np.ndarray, "rows classes"] | None = None
     """Of a model of the user's; NaN for rows that it says nothing about."""
+    votes: Int[np.ndarray, "rows annotators"] | None = None
+    """Where there are several: the class, or -1 where there is no vote. The labels are then what the votes say."""
+
+    @property
+    def voted(self) -> Bool[np.ndarray, " rows"]:
+        """The rows that have a label: those without any vote have none."""
+        return np.ones(len(self.labels), bool) if self.votes is None else (self.votes >= 0).any(axis=1) | self.trusted
 
     @property
     def group_count(self) -> int:
@@ -51,6 +58,7 @@ def checked(
     groups: Any = None,
     sample_weight: Any = None,
     pred_probs: Any = None,
+    votes: Any = None,
 ) -> Table:
     """The table, or an error that names the argument."""
     matrix = np.asarray(features, np.float32)
@@ -69,7 +77,7 @@ def checked(
     source = np.zeros(rows, np.int32) if groups is None else _vector("groups", groups, rows, "iu")
     if source.min() < 0:
         raise ValueError(f"groups must be indices 0, 1, ..., got {source.min()}.")
-    return Table(
+    table = Table(
         matrix,
         _labels(labels, rows, classes),
         gold,
@@ -77,7 +85,9 @@ def checked(
         repeats,
         int(classes),
         None if pred_probs is None else _chances(pred_probs, rows, int(classes)),
+        None if votes is None else _votes(votes, rows, int(classes)),
     )
+    return table._replace(repeats=np.where(table.voted, repeats, np.float32(0)))
 
 
 def bucket(rows: int) -> int:
@@ -120,6 +130,19 @@ def _chances(pred_probs: Any, rows: int, classes: int) -> Float[np.ndarray, "row
     if np.any(totals[known] <= 0):
         raise ValueError(f"pred_probs is 0 for all classes in row {np.flatnonzero(known & (totals[:, 0] <= 0))[0]}.")
     return chances / totals
+
+
+def _votes(votes: Any, rows: int, classes: int) -> Int[np.ndarray, "rows annotators"]:
+    given = np.asarray(votes)
+    if given.ndim != 2 or len(given) != rows or given.dtype.kind not in "iu":
+        raise ValueError(
+            f"votes must be integers, {rows} rows by annotators, got an array of {given.dtype} of shape {given.shape}."
+        )
+    if given.min(initial=0) < -1 or given.max(initial=-1) >= classes:
+        raise ValueError(f"votes must be in -1..{classes - 1}, got {given.min()}..{given.max()}.")
+    if not np.any(given >= 0):
+        raise ValueError("votes has no vote.")
+    return given.astype(np.int64)
 
 
 def _repeats(sample_weight: Any, rows: int) -> Float[np.ndarray, " rows"]:

@@ -1,0 +1,276 @@
+r"""Votes of several annotators, and what they say of the true classes.
+
+**Model.** Annotator j votes g for a row of class t with probability pi_j(t, g), whatever others vote. With b(t | u)
+what models that have not seen the votes of row u believe of it,
+
+    P(t | u, votes) ~ b(t | u) prod_j pi_j(t, v_uj)                                                    (posterior)
+
+over those who voted. Without b it is the model of Dawid and Skene (1979).
+
+**Few votes borrow from many.** The full table of an annotator needs hundreds of votes. So there are priors, in steps,
+
+    wrong votes of j:                        e_j       ~ Beta,       mean e, that of all annotators,
+    wrong votes of j for rows of class t:    e_j(t)    ~ Beta,       mean e_j c_t, where c_t says how hard the class is,
+    which wrong one:                         C_j(t, .) ~ Dirichlet,  mean C(t, .), that of all annotators,
+
+    pi_j(t, t) = 1 - e_j(t),     pi_j(t, g) = e_j(t) C_j(t, g).
+
+How strong each prior is, in votes, is what makes the counts most likely (empirical Bayes), for each annotator: those
+who are alike, or columns that are no annotators but votes of anyone, share one table; one who differs has another.
+
+**Rates with intervals.** With p_u(t) the posterior without the vote of j itself, c = p_u(v) for the vote v, and s the
+chance of v if it is wrong, the vote has the likelihood c (1 - e) + (1 - c) e s. The product over the votes of j and the
+Beta prior are the posterior of e, on a grid: what is not known of the truth is counted in.
+
+**Another vote** of an average annotator pi raises the chance that the consensus is right by
+
+    sum_g max_t P(t) pi(t, g) - max_t P(t) >= 0.                                                            (gain)
+"""
+
+from typing import NamedTuple
+
+import numpy as np
+from jaxtyping import Bool, Float, Int
+from scipy.special import betaln, gammaln, logsumexp
+
+from proxbi.cleaning.method.label_noise import estimate_confusion
+from proxbi.cleaning.result import AnnotatorNoise, Consensus, Interval
+
+FIRST_RIGHT = 0.7
+"""The share of right votes to start from: low, so that the first consensus doubts where votes differ."""
+FIRST_SHARE = 0.01
+"""How much the other rows count beside trusted ones at first: most annotators may be wrong."""
+ROUNDS, SETTLED = 50, 1e-3
+"""Of expectation maximisation, at most, and the largest change of a posterior at which it stops."""
+STRENGTHS = np.geomspace(1, 1000, 13)
+"""Votes that a prior may be worth."""
+CLASS_VOTES = 5.0
+"""Wrong votes that "no class is harder than another" is worth."""
+LEAST, MOST = 1e-4, 0.98
+"""Rates of wrong votes are kept between these: no vote is proof of anything."""
+ROUNDING = 1e-12
+"""A gain that is less is none."""
+GRID = (np.arange(1000) + 0.5) / 1000
+"""The rates at which the posterior of a rate is computed."""
+
+
+class Votes(NamedTuple):
+    """One entry for each vote."""
+
+    row: Int[np.ndarray, " votes"]
+    annotator: Int[np.ndarray, " votes"]
+    given: Int[np.ndarray, " votes"]
+    rows: int
+    annotators: int
+
+    @classmethod
+    def of(cls, table: Int[np.ndarray, "rows annotators"]) -> "Votes":
+        """From a table of classes, -1 where there is no vote."""
+        row, annotator = np.nonzero(table >= 0)
+        return cls(row, annotator, table[row, annotator], *table.shape)
+
+    def voted(self) -> Bool[np.ndarray, " rows"]:
+        """Which rows have a vote."""
+        return np.bincount(self.row, minlength=self.rows) > 0
+
+
+class Annotators(NamedTuple):
+    """How annotators vote."""
+
+    confusion: Float[np.ndarray, "annotators classes classes"]
+    """pi_j(t, g)."""
+    average: Float[np.ndarray, "classes classes"]
+    """Of all votes together."""
+    prior: tuple[float, float]
+    """The Beta prior of the rate of wrong votes of an annotator."""
+
+
+def log_likelihood(votes: Votes, annotators: Annotators) -> Float[np.ndarray, "rows classes"]:
+    """log P(votes of the row | t), 0 for rows without votes."""
+    logs = np.log(_of_votes(votes, annotators))
+    columns = [np.bincount(votes.row, column, votes.rows) for column in logs.T]
+    return np.stack(columns, axis=1)
+
+
+def posterior(
+    belief: Float[np.ndarray, "rows classes"], votes: Votes, annotators: Annotators
+) -> Float[np.ndarray, "rows classes"]:
+    """P(t | u, votes)."""
+    logits = np.log(belief) + log_likelihood(votes, annotators)
+    return np.exp(logits - logsumexp(logits, axis=1, keepdims=True))
+
+
+def estimate(
+    votes: Votes, shares: Float[np.ndarray, "rows classes"], repeats: Float[np.ndarray, " rows"]
+) -> Annotators:
+    """How the annotators vote, given the probabilities of the classes of each row and how often it counts."""
+    classes = shares.shape[1]
+    counts = _counts(votes, shares * repeats[:, None], classes)
+    total, right = counts.sum(axis=2), np.einsum("jtt->jt", counts)
+    wrong = total - right
+    overall = (wrong.sum() + 1) / (total.sum() + 3)  # as if three votes more, one of them wrong
+    each = _of_rates(
+        wrong.sum(axis=1, keepdims=True), right.sum(axis=1, keepdims=True), np.full((len(counts), 1), overall)
+    )
+    strength = STRENGTHS[np.argmax(each.sum(axis=1))]
+    rate = (wrong.sum(axis=1) + strength * overall) / (total.sum(axis=1) + strength)
+    harder = (wrong.sum(axis=0) + CLASS_VOTES) / (rate @ total + CLASS_VOTES)
+    mean = np.clip(np.outer(rate, harder), LEAST, MOST)
+    by_class = _strongest(_of_rates(wrong, right, mean))[:, None]
+    rates = np.clip((wrong + by_class * mean) / (total + by_class), LEAST, MOST)
+    which = _which_wrong(counts)
+    confusion = rates[:, :, None] * which
+    confusion[:, np.arange(classes), np.arange(classes)] = 1 - rates
+    share = total.sum(axis=1) / total.sum()
+    return Annotators(confusion, np.tensordot(share, confusion, 1), (strength * overall, strength * (1 - overall)))
+
+
+def by_votes_alone(
+    votes: Votes,
+    classes: int,
+    known: Int[np.ndarray, " rows"] | None = None,
+    repeats: Float[np.ndarray, " rows"] | None = None,
+) -> tuple[Float[np.ndarray, "rows classes"], Annotators]:
+    """The posterior without any features, and the annotators; `known` has the true classes of rows that are trusted, -1
+    for others. All classes are alike before the votes: with frequencies to be found as well, all rows that annotators
+    do not agree on may end up in one class, which then is frequent, and hard.
+
+    >>> table = np.tile([[0, 0, 1], [1, 1, 0], [0, 0, 1], [1, 1, 1], [0, 0, 0], [-1, 1, 0]], (10, 1))
+    >>> shares, annotators = by_votes_alone(Votes.of(table), 2)
+    >>> shares.argmax(axis=1)[:6].tolist()  # the third votes at random, and is not believed
+    [0, 1, 0, 1, 0, 1]
+    """
+    count = np.ones(votes.rows) if repeats is None else repeats
+    other = (1 - FIRST_RIGHT) / (classes - 1)
+    first = np.full((classes, classes), other) + (FIRST_RIGHT - other) * np.eye(classes)
+    annotators = Annotators(np.tile(first, (votes.annotators, 1, 1)), first, (1.0, 1.0))
+    belief = np.full((votes.rows, classes), 1 / classes)
+    shares = settled(posterior(belief, votes, annotators), known)
+    told = count if known is None or not np.any(known >= 0) else np.where(known >= 0, count, FIRST_SHARE * count)
+    for done in range(ROUNDS):
+        annotators = estimate(votes, shares, count if done else told)
+        before, shares = shares, settled(posterior(belief, votes, annotators), known)
+        if np.abs(shares - before).max() < SETTLED:
+            break
+    return shares, annotators
+
+
+def settled(
+    shares: Float[np.ndarray, "rows classes"], known: Int[np.ndarray, " rows"] | None
+) -> Float[np.ndarray, "rows classes"]:
+    """The shares, with those of rows whose class is known 0 and 1."""
+    if known is None or not np.any(known >= 0):
+        return shares
+    return np.where((known >= 0)[:, None], np.eye(shares.shape[1])[known], shares)
+
+
+def consensus(
+    table: Int[np.ndarray, "rows annotators"], shares: Float[np.ndarray, "rows classes"], annotators: Annotators
+) -> Consensus:
+    """What the posterior says of rows, votes and annotators."""
+    votes = Votes.of(table)
+    quality = np.full(table.shape, np.nan)
+    quality[votes.row, votes.annotator] = shares[votes.row, votes.given]
+    rates = annotator_rates(votes, shares, annotators)
+    numbers = np.bincount(votes.annotator, minlength=votes.annotators)
+    confusion = np.where(numbers[:, None, None] > 0, annotators.confusion, np.nan)
+    noise = [AnnotatorNoise(int(n), *each) for n, *each in zip(numbers, rates, confusion, strict=True)]
+    return Consensus(shares.argmax(axis=1), shares.max(axis=1), quality, noise, gain(shares, annotators.average))
+
+
+def gain(
+    shares: Float[np.ndarray, "rows classes"], average: Float[np.ndarray, "classes classes"]
+) -> Float[np.ndarray, " rows"]:
+    """By how much another vote would raise the chance that the consensus is right.
+
+    >>> gain(np.array([[0.5, 0.5], [1.0, 0.0]]), np.array([[0.9, 0.1], [0.1, 0.9]])).round(2).tolist()
+    [0.4, 0.0]
+    """
+    after = np.sum([np.max(shares * column, axis=1) for column in average.T], axis=0)
+    gained = after - shares.max(axis=1)
+    return np.where(gained > ROUNDING, gained, 0.0)
+
+
+def annotator_rates(votes: Votes, shares: Float[np.ndarray, "rows classes"], annotators: Annotators) -> list[Interval]:
+    """The rate of wrong votes of each annotator with its 95 % interval; NaN for those without votes."""
+    own = _of_votes(votes, annotators)
+    others = shares[votes.row] / own  # the posterior without this vote: it is as if taken back
+    others /= others.sum(axis=1, keepdims=True)
+    each = np.arange(len(votes.given))
+    agree = others[each, votes.given]
+    by_class = others * own
+    by_class[each, votes.given] = 0
+    rates = 1 - np.einsum("jtt->jt", annotators.confusion)[votes.annotator]
+    # sum over t != v of p(t) C(t, v), which is (1 - c) s
+    wrong = np.sum(by_class / rates, axis=1)
+    order = np.argsort(votes.annotator, kind="stable")
+    ends = np.cumsum(np.bincount(votes.annotator, minlength=votes.annotators))
+    parts = np.split(order, ends[:-1])
+    return [_interval(agree[part], wrong[part], annotators.prior) for part in parts]
+
+
+def _interval(
+    agree: Float[np.ndarray, " votes"], wrong: Float[np.ndarray, " votes"], prior: tuple[float, float]
+) -> Interval:
+    if not len(agree):
+        return Interval(np.nan, np.nan, np.nan)
+    log = (prior[0] - 1) * np.log(GRID) + (prior[1] - 1) * np.log1p(-GRID)
+    for start in range(0, len(agree), len(GRID)):  # in blocks: the table of votes by rates may be large
+        some = slice(start, start + len(GRID))
+        log = log + np.log(np.outer(agree[some], 1 - GRID) + np.outer(wrong[some], GRID) + 1e-300).sum(axis=0)
+    mass = np.exp(log - log.max())
+    below = np.cumsum(mass) / mass.sum()
+    low, high = np.interp([0.025, 0.975], np.append(0, below), np.append(0, GRID + 0.5 / len(GRID)))
+    return Interval(float(mass @ GRID / mass.sum()), float(low), float(high))
+
+
+def _of_votes(votes: Votes, annotators: Annotators) -> Float[np.ndarray, "votes classes"]:
+    """pi_j(t, v) of each vote, for all t."""
+    return annotators.confusion.transpose(0, 2, 1)[votes.annotator, votes.given]
+
+
+def _counts(
+    votes: Votes, shares: Float[np.ndarray, "rows classes"], classes: int
+) -> Float[np.ndarray, "annotators classes classes"]:
+    """How many votes of j for rows of class t are expected to be g."""
+    cell = votes.annotator * classes + votes.given
+    columns = [np.bincount(cell, column, votes.annotators * classes) for column in shares[votes.row].T]
+    return np.stack(columns, axis=1).reshape(votes.annotators, classes, classes).transpose(0, 2, 1)
+
+
+def _strongest(evidence: Float[np.ndarray, "strengths annotators"]) -> Float[np.ndarray, " annotators"]:
+    """The strength for each annotator under which the counts are most likely: one's own, and those of all on average,
+    which decide for annotators with few votes.
+    """
+    return STRENGTHS[np.argmax(evidence + evidence.mean(axis=1, keepdims=True), axis=0)]
+
+
+def _of_rates(
+    wrong: Float[np.ndarray, "annotators cells"],
+    right: Float[np.ndarray, "annotators cells"],
+    mean: Float[np.ndarray, "annotators cells"],
+) -> Float[np.ndarray, "strengths annotators"]:
+    """The evidence for Beta priors with this mean."""
+    a, b = (STRENGTHS[:, None, None] * part for part in (mean, 1 - mean))
+    return np.sum(betaln(a + wrong, b + right) - betaln(a, b), axis=2)
+
+
+def _which_wrong(
+    counts: Float[np.ndarray, "annotators classes classes"],
+) -> Float[np.ndarray, "annotators classes classes"]:
+    """C_j(t, g), 0 for g = t."""
+    classes = counts.shape[2]
+    others = ~np.eye(classes, dtype=bool)
+    usual = estimate_confusion(counts.sum(axis=0))
+    mean = usual[others].reshape(classes, classes - 1)
+    wrong = counts[:, others].reshape(-1, classes, classes - 1)
+    total = wrong.sum(axis=2)
+
+    a = STRENGTHS[:, None, None, None] * mean
+    whole = STRENGTHS[:, None, None]
+    evidence = np.sum(gammaln(whole) - gammaln(whole + total), axis=2)
+    evidence = evidence + np.sum(gammaln(a + wrong) - gammaln(a), axis=(2, 3))
+    votes = _strongest(evidence)[:, None, None]
+    found = np.zeros_like(counts)
+    found[:, others] = ((wrong + votes * mean) / (total[:, :, None] + votes)).reshape(len(counts), -1)
+    return found

@@ -1,0 +1,175 @@
+r"""All rows, judged by their votes and by learners that were not shown them.
+
+The votes alone give the first probabilities of each row's classes. Then, in rounds: the learners are fitted to these
+probabilities, and say what they believe of each row without it; the votes are read once more with this belief, which
+may change the probabilities, and with them the learners.
+
+**Reading votes with belief** is expectation maximisation: given the probabilities of the classes, the annotators are
+estimated (`votes.py`) and the belief calibrated (`noise_model.py`); given these, the probabilities are the posterior.
+No row is asked twice: its belief is made without its own votes. So votes settle how far features can be believed, and
+features that say nothing end up as class frequencies.
+"""
+
+from collections.abc import Iterator
+from typing import NamedTuple
+
+import numpy as np
+from jaxtyping import Array, Float, Int
+
+from proxbi.cleaning.method import learners, noise_model, scoring
+from proxbi.cleaning.method import votes as ballots
+from proxbi.cleaning.method.bilevel import Settings
+from proxbi.cleaning.method.decision import DRAWN, DRAWS
+from proxbi.cleaning.method.noise_model import Calibration, Scores
+from proxbi.cleaning.method.scoring import Fitted, Judged
+from proxbi.cleaning.method.table import Table
+from proxbi.cleaning.method.votes import Annotators, Votes
+from proxbi.cleaning.method.weightings import Weigh
+from proxbi.cleaning.result import Consensus
+
+ROUNDS = 3
+"""Of fitting learners: the second gains a little, with one vote a row one percent; the third a tenth of that."""
+READINGS = 25
+"""Of expectation maximisation between two fits, at most."""
+
+
+class Reading(NamedTuple):
+    """Votes and belief, read together."""
+
+    shares: Float[np.ndarray, "rows classes"]
+    """The posterior of each row's class."""
+    calibration: Calibration
+    annotators: Annotators
+
+
+class Ballot(NamedTuple):
+    """The votes of the rows that are fitted, and what is known about them."""
+
+    votes: Votes
+    known: Int[np.ndarray, " rows"]
+    """The classes of trusted rows, -1 for others."""
+    repeats: Float[np.ndarray, " rows"]
+
+    @classmethod
+    def of(cls, table: Table, rows: Int[np.ndarray, " some"]) -> "Ballot":
+        """Of some rows of a table with votes."""
+        assert table.votes is not None
+        known = np.where(table.trusted, table.labels, -1)[rows]
+        return cls(Votes.of(table.votes[rows]), known, table.repeats[rows].astype(np.float64))
+
+    def posterior(self, belief: Float[np.ndarray, "rows classes"], annotators: Annotators) -> np.ndarray:
+        """Of each row's class."""
+        return ballots.settled(ballots.posterior(belief, self.votes, annotators), self.known)
+
+    def reading(self, scores: Scores, shares: Float[np.ndarray, "rows classes"], usual: Calibration) -> Reading:
+        """From the probabilities of the classes so far, and the scores of learners."""
+        calibration = usual
+        for _ in range(READINGS):
+            targets = shares * self.repeats[:, None]
+            calibration = noise_model.calibrate(scores, targets, usual, noise_model.VAGUE_SD, start=calibration)
+            annotators = ballots.estimate(self.votes, shares, self.repeats)
+            before, shares = shares, self.posterior(calibration.belief(scores), annotators)
+            if np.abs(shares - before).max() < ballots.SETTLED:
+                break
+        return Reading(shares, calibration, annotators)
+
+
+class Learned(NamedTuple):
+    """Learners of the probabilities of classes."""
+
+    coefficients: Array
+    """Of the kernel regression."""
+    others: list[learners.Learner]
+    scores: Scores
+    """Of the rows that were fitted, by all of them."""
+
+
+def judge_votes(
+    table: Table, settings: Settings, bandwidth: float, wanted: Weigh | None, draw: np.random.Generator
+) -> tuple[Judged, Consensus]:
+    """Judge all rows; what is judged of each is its label in the table."""
+    assert table.votes is not None
+    fitted = scoring.fit_rows(table, settings, bandwidth, draw)
+    fit, seed = fitted.fit, int(draw.integers(2**31))
+    weights = scoring.wanted_weights(wanted, table, fitted, settings) if wanted else np.ones(len(fit))
+    ballot = Ballot.of(table, fit)
+    shares, _ = ballots.by_votes_alone(ballot.votes, table.classes, ballot.known, ballot.repeats)
+    readings = []
+    for _ in range(ROUNDS):
+        learned = _learn(table, fitted, weights, shares, seed)
+        usual = Calibration.of([learners.KERNEL, *(each.usual for each in learned.others)], table.classes)
+        readings.append(ballot.reading(learned.scores, shares, usual))
+        shares = readings[-1].shares
+    found = readings[-1]
+
+    everywhere = _judge_rest(table, fitted, learned, found)
+    each = np.arange(len(table.labels))
+    quality = everywhere[each, table.labels]
+    elsewhere = everywhere.copy()
+    elsewhere[each, table.labels] = -1
+    weight = np.where(table.voted, quality, 0.0)
+    weight[fit] = np.minimum(weights, weight[fit]) if wanted else weight[fit]
+    weight[table.trusted] = 1
+    some = np.sort(draw.permutation(np.flatnonzero(ballot.known < 0))[:DRAWN])
+    given = table.labels[fit[some]]
+    judged = Judged(
+        weight=weight,
+        quality=quality,
+        other=elsewhere.argmax(axis=1),
+        some=fit[some],
+        drawn=np.stack([drawn[some, given] for drawn in _drawn(ballot, learned.scores, found, draw)]),
+        otherwise=np.stack([reading.shares[some, given] for reading in readings[:-1]]),
+        noisy=True,
+        informed=True,
+        temperature=_temperature(learned.scores[0], found, ballot),
+        fitted=len(fit),
+    )
+    return judged, ballots.consensus(table.votes, everywhere, found.annotators)
+
+
+def _learn(
+    table: Table,
+    fitted: Fitted,
+    weights: Float[np.ndarray, " fit"],
+    shares: Float[np.ndarray, "fit classes"],
+    seed: int,
+) -> Learned:
+    """Fit all learners: the regression to the probabilities of the classes, a forest to the most likely class."""
+    fit = fitted.fit
+    coefficients, kernel = fitted.regress(weights, fitted.rows.features.shape[1], shares)
+    labels, repeats = table.labels.copy(), table.repeats.copy()
+    labels[fit], repeats[fit] = shares.argmax(axis=1), table.repeats[fit] * shares.max(axis=1)
+    others = [] if table.pred_probs is None else [learners.brought(table.pred_probs, fit)]
+    grown = learners.forest(table._replace(labels=labels, repeats=repeats), fit, kernel, seed)
+    others += [] if grown is None else [grown]
+    return Learned(coefficients, others, [kernel, *(each.fitted for each in others)])
+
+
+def _judge_rest(table: Table, fitted: Fitted, learned: Learned, found: Reading) -> Float[np.ndarray, "rows classes"]:
+    """The posterior of all rows, also of those that were not fitted."""
+    shares = np.zeros((len(table.labels), table.classes))
+    for some, scores in scoring.all_scores(table, fitted, learned.coefficients, learned.others, learned.scores):
+        belief = found.calibration.belief(scores)
+        shares[some] = Ballot.of(table, some).posterior(belief, found.annotators)
+    return shares
+
+
+def _drawn(
+    ballot: Ballot, scores: Scores, found: Reading, draw: np.random.Generator
+) -> Iterator[Float[np.ndarray, "fit classes"]]:
+    """The posterior under calibrations that may as well be right, and annotators that go with them. Rows tell about the
+    calibration as far as their class is known.
+    """
+    told = ballot.repeats * found.shares.max(axis=1)
+    root = np.linalg.cholesky(noise_model.uncertainty(found.calibration, scores, told))
+    for _ in range(DRAWS):
+        belief = noise_model.moved(found.calibration, root @ draw.standard_normal(len(root))).belief(scores)
+        shares = ballot.posterior(belief, found.annotators)
+        yield ballot.posterior(belief, ballots.estimate(ballot.votes, shares, ballot.repeats))
+
+
+def _temperature(kernel: Float[np.ndarray, "fit classes"], found: Reading, ballot: Ballot) -> float:
+    """Of the kernel regression alone, by the classes that the rows probably have."""
+    usual = Calibration.of([learners.KERNEL], kernel.shape[1])
+    targets = found.shares * ballot.repeats[:, None]
+    return float(np.exp(-noise_model.calibrate([kernel], targets, usual, 3.0).sharpness[0]))

@@ -1,0 +1,469 @@
+"""Several votes a row: the model of annotators, and what reads and writes votes."""
+
+import json
+import pickle
+import warnings
+from types import MappingProxyType
+
+import numpy as np
+import pandas as pd
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from scipy.stats import beta
+from sklearn.base import clone
+from sklearn.datasets import load_digits
+from sklearn.exceptions import DataConversionWarning
+from tests.stand_in import METHODS, using
+from tests.test_cli_clean import clean
+
+from proxbi.cleaning import CleaningWarning, LabelCleaner
+from proxbi.cleaning.files.tables import ADDED, OF_VOTES
+from proxbi.cleaning.inputs.ballots import has_votes, read_ballots
+from proxbi.cleaning.inputs.checks import Words
+from proxbi.cleaning.method.votes import (
+    Annotators,
+    Votes,
+    by_votes_alone,
+    consensus,
+    estimate,
+    gain,
+    log_likelihood,
+    posterior,
+)
+
+pytestmark = pytest.mark.filterwarnings("ignore::proxbi.cleaning.CleaningWarning")
+CLASSES = 3
+
+
+def annotators(confusion):
+    confusion = np.asarray(confusion, float)
+    return Annotators(confusion, confusion.mean(axis=0), (1.0, 1.0))
+
+
+def spoiled(truth, rate, classes, draw):
+    return np.where(draw.random(len(truth)) < rate, (truth + draw.integers(1, classes, len(truth))) % classes, truth)
+
+
+def simulated(seed, rows=1500, classes=10, number=20):
+    """Annotators who are wrong in 2 to 60 %, with 30 to 500 votes each."""
+    draw = np.random.default_rng(seed)
+    truth, rates = draw.integers(classes, size=rows), draw.uniform(0.02, 0.6, number)
+    table = np.full((rows, number), -1)
+    for who, rate in enumerate(rates):
+        some = draw.choice(rows, draw.integers(30, 501), replace=False)
+        table[some, who] = spoiled(truth, rate, classes, draw)[some]
+    return table, truth, rates
+
+
+tables = st.integers(2, 40).flatmap(
+    lambda rows: st.lists(
+        st.lists(st.integers(-1, CLASSES - 1), min_size=4, max_size=4), min_size=rows, max_size=rows
+    ).filter(lambda table: np.max(table) >= 0)
+)
+
+
+# The model.
+
+
+def test_the_posterior_is_the_product_of_what_everyone_says():
+    pi = np.array([[[0.9, 0.1], [0.2, 0.8]], [[0.6, 0.4], [0.3, 0.7]]])
+    table, belief = np.array([[0, 1], [-1, 0], [-1, -1]]), np.array([[0.5, 0.5], [0.25, 0.75], [0.3, 0.7]])
+    by_hand = [[0.5 * 0.9 * 0.4, 0.5 * 0.2 * 0.7], [0.25 * 0.6, 0.75 * 0.3], [0.3, 0.7]]
+    by_hand = np.array(by_hand) / np.sum(by_hand, axis=1, keepdims=True)
+    assert np.allclose(posterior(belief, Votes.of(table), annotators(pi)), by_hand)
+
+
+@given(tables)
+@settings(max_examples=8, deadline=None)
+def test_what_is_estimated_are_probabilities_and_the_order_of_annotators_does_not_matter(table):
+    table = np.array(table)
+    shares, who = by_votes_alone(Votes.of(table), CLASSES)
+    assert np.allclose(shares.sum(axis=1), 1)
+    assert np.allclose(who.confusion.sum(axis=2), 1)
+    assert np.all(who.confusion >= 0)
+    others, turned = by_votes_alone(Votes.of(table[:, ::-1]), CLASSES)
+    assert np.allclose(shares, others)
+    assert np.allclose(who.confusion, turned.confusion[::-1])
+
+
+@given(tables)
+@settings(max_examples=8, deadline=None)
+def test_a_row_that_counts_twice_might_be_there_twice(table):
+    table = np.array(table)
+    shares = np.random.default_rng(0).dirichlet(np.ones(CLASSES), len(table))
+    once = estimate(Votes.of(table), shares, np.full(len(table), 2.0))
+    twice = estimate(Votes.of(np.tile(table, (2, 1))), np.tile(shares, (2, 1)), np.ones(2 * len(table)))
+    assert np.allclose(once.confusion, twice.confusion)
+
+
+@given(st.lists(st.floats(0.01, 1), min_size=CLASSES, max_size=CLASSES))
+def test_the_gain_is_what_another_vote_is_worth(shares):
+    shares = np.array(shares) / np.sum(shares)
+    average = np.array([[0.8, 0.1, 0.1], [0.2, 0.7, 0.1], [0.0, 0.3, 0.7]])
+    after = sum(np.max([shares[t] * average[t, g] for t in range(CLASSES)]) for g in range(CLASSES))
+    assert gain(shares[None], average)[0] == pytest.approx(after - shares.max(), abs=1e-9)
+    assert gain(shares[None], average)[0] >= 0
+    assert gain(shares[None], np.full((CLASSES, CLASSES), 1 / CLASSES))[0] == 0  # a vote at random is worth nothing
+
+
+def test_those_who_vote_at_random_are_not_believed():
+    draw = np.random.default_rng(0)
+    truth = draw.integers(4, size=800)
+    random = [draw.integers(4, size=800), np.zeros(800, int), np.full(800, 2)]
+    table = np.stack([spoiled(truth, 0.1, 4, draw), spoiled(truth, 0.15, 4, draw), *random], axis=1)
+    counts = np.stack([(table == each).sum(axis=1) for each in range(4)], axis=1)
+    shares, who = by_votes_alone(Votes.of(table), 4)
+    assert np.mean(counts.argmax(axis=1) == truth) < 0.8  # the majority does believe them
+    assert np.mean(shares.argmax(axis=1) == truth) > 0.85
+    assert np.allclose(who.confusion[3][:, 0], 1, atol=0.15)
+
+
+def test_annotators_who_are_alike_share_one_table_and_others_do_not():
+    draw = np.random.default_rng(1)
+    truth = draw.integers(3, size=900)
+    shares = np.eye(3)[truth]
+    same = np.stack([spoiled(truth, 0.2, 3, draw) for _ in range(4)], axis=1)
+    alike = estimate(Votes.of(same), shares, np.ones(900))
+    counted = [np.mean(same[truth == each] == each, axis=0) for each in range(3)]
+    assert np.ptp(np.einsum("jtt->jt", alike.confusion), axis=0).max() < np.ptp(counted, axis=1).max() / 2
+    rates = (0.05, 0.2, 0.6)
+    apart = estimate(Votes.of(np.stack([spoiled(truth, r, 3, draw) for r in rates], 1)), shares, np.ones(900))
+    assert np.allclose(1 - np.einsum("jtt->j", apart.confusion) / 3, rates, atol=0.04)
+
+
+def test_few_votes_borrow_from_the_others():
+    draw = np.random.default_rng(2)
+    truth = draw.integers(3, size=600)
+    table = np.stack([spoiled(truth, rate, 3, draw) for rate in (0.05, 0.1, 0.15, 0.3, 0.0)], axis=1)
+    table[3:, 4] = -1  # three votes, all of them right
+    found = estimate(Votes.of(table), np.eye(3)[truth], np.ones(600))
+    rates = 1 - np.einsum("jtt->j", found.confusion) / 3
+    assert 0.02 < rates[4] < rates[:4].mean()
+
+
+def test_with_the_truth_known_the_interval_is_that_of_a_beta_distribution():
+    table = np.repeat([[0], [1]], [70, 30], axis=0)  # 30 of 100 votes are wrong
+    shares, who = by_votes_alone(Votes.of(table), 2, known=np.zeros(100, int))
+    (found,) = consensus(table, shares, who).annotators
+    expected = beta(who.prior[0] + 30, who.prior[1] + 70)
+    assert found.rate == pytest.approx([expected.mean(), *expected.ppf([0.025, 0.975])], abs=2e-3)
+    assert found.votes == 100
+
+
+@pytest.mark.parametrize("classes", [2, 10])
+def test_intervals_of_annotators_cover(classes):
+    covered, blind = [], []
+    for seed in range(6):
+        table, _, rates = simulated(seed, classes=classes)
+        found = consensus(table, *by_votes_alone(Votes.of(table), classes)).annotators
+        low, high = np.array([each.rate[1:] for each in found]).T
+        covered.append((low <= rates) & (rates <= high))
+        blind.append((low.mean() <= rates) & (rates <= high.mean()))
+    assert np.mean(covered) >= 0.9
+    assert np.mean(blind) < 0.5  # one interval for all does not
+
+
+def test_trusted_rows_tell_which_annotators_are_right():
+    draw = np.random.default_rng(3)
+    truth = draw.integers(2, size=400)
+    table = np.stack([truth, 1 - truth, 1 - truth], axis=1)  # two of three are always wrong
+    known = np.where(np.arange(400) < 20, truth, -1)
+    assert np.mean(by_votes_alone(Votes.of(table), 2)[0].argmax(axis=1) == truth) == 0
+    assert np.mean(by_votes_alone(Votes.of(table), 2, known)[0].argmax(axis=1) == truth) == 1
+
+
+def test_rows_without_votes_say_nothing():
+    table = np.array([[0, -1], [-1, -1]])
+    pi = annotators(np.tile([[0.9, 0.1], [0.1, 0.9]], (2, 1, 1)))
+    assert np.all(log_likelihood(Votes.of(table), pi)[1] == 0)
+    assert Votes.of(table).voted().tolist() == [True, False]
+
+
+# What people give.
+
+
+def test_votes_may_be_of_any_kind():
+    for y in (
+        [[1, None], [2, 1], [None, 2]],
+        np.array([[1, np.nan], [2, 1], [np.nan, 2]]),
+        pd.DataFrame({0: pd.array([1, 2, None], "Int64"), 1: [None, 1.0, 2.0]}),
+    ):
+        found = read_ballots(y, Words())
+        assert found.classes.tolist() == [1, 2]
+        assert found.classes.dtype.kind == "i"
+        assert found.table.tolist() == [[0, -1], [1, 0], [-1, 1]]
+        assert found.annotators == [0, 1]
+    words = read_ballots(pd.DataFrame({"ann": ["b", "a"], "bob": [None, "b"]}), Words())
+    assert words.classes.tolist() == ["a", "b"]
+    assert words.annotators == ["ann", "bob"]
+    assert words.table.tolist() == [[1, -1], [0, 1]]
+
+
+@pytest.mark.parametrize("y", [[1, 2], [[1], [2]], pd.DataFrame({"y": [1]}), pd.Series([1, 2]), np.zeros((0,))])
+def test_one_column_is_no_votes(y):
+    assert not has_votes(y)
+
+
+GOOD = [["a", "b"], ["b", "b"], ["a", "a"]] * 20
+BAD = {
+    "y mixes kinds of labels": [[1, "a"], ["b", 2]],
+    "y has no vote": [[None, None]] * 3,
+    "y has one class only, 'a'": [["a", None]] * 60,
+    "y has the vote inf": [[1.0, np.inf]] * 3,
+    "y has two annotators called 'x'": pd.DataFrame(GOOD, columns=["x", "x"]),
+}
+
+
+@pytest.mark.parametrize("message", BAD)
+def test_bad_votes_are_refused(message):
+    y = BAD[message]
+    with pytest.raises(ValueError, match=message):
+        LabelCleaner().fit(np.arange(2.0 * len(y)).reshape(-1, 2), y)
+
+
+@pytest.mark.parametrize(("row", "why"), [(0, "as many votes for one class as for another"), (60, "no vote")])
+def test_a_trusted_row_needs_a_class_with_most_votes(row, why):
+    y = [*GOOD, [None, None]]
+    with pytest.raises(ValueError, match=f"trusted marks row {row} .*{why}"):
+        LabelCleaner().fit(np.arange(2.0 * len(y)).reshape(-1, 2), y, trusted=[row])
+
+
+# The estimator.
+
+
+class Data:
+    """Digits 0 to 4 by four annotators: rows 0 to 4 have no vote, and the rates are known."""
+
+    rates = MappingProxyType({"ann": 0.1, "bob": 0.25, "cid": 0.4, "dan": 0.7})
+    names = np.array(["zero", "one", "two", "three", "four"])
+
+    def __init__(self):
+        X, y = load_digits(n_class=5, return_X_y=True)
+        draw = np.random.default_rng(0)
+        self.X, self.truth = X[:500], self.names[y[:500]]
+        votes = {who: self.names[spoiled(y[:500], rate, 5, draw)] for who, rate in self.rates.items()}
+        self.Y = pd.DataFrame(votes).astype(object).mask(draw.random((500, 4)) < 0.4)
+        self.Y.iloc[:5] = None
+        self.test = X[500:], self.names[y[500:]]
+
+    def majority(self):
+        return self.Y.mode(axis=1)[0].to_numpy()
+
+
+@pytest.fixture(scope="module", params=METHODS)
+def data(request):
+    with using(request.param):
+        found = Data()
+        found.real = request.param == "real"
+        yield found
+
+
+@pytest.fixture(scope="module")
+def fitted(data):
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", CleaningWarning)
+        return LabelCleaner().fit(data.X, data.Y)
+
+
+def test_the_consensus_is_better_than_the_majority(data, fitted):
+    right = np.mean(fitted.consensus_label_ == data.truth)
+    assert right > np.mean(data.majority() == data.truth) + 0.02
+    if data.real:
+        assert right > 0.97
+        assert (fitted.consensus_label_[:5] == data.truth[:5]).sum() >= 4  # by the features alone
+        assert fitted.score(*data.test) > 0.94
+        assert fitted.consensus_quality_.mean() == pytest.approx(right, abs=0.03)
+
+
+def test_every_vote_and_annotator_is_judged(data, fitted):
+    assert fitted.consensus_label_.shape == fitted.consensus_quality_.shape == (500,)
+    assert np.array_equal(np.isnan(fitted.vote_quality_), data.Y.isna().to_numpy())
+    wrong = (data.Y.to_numpy() != data.truth[:, None]) & data.Y.notna().to_numpy()
+    right = data.Y.notna().to_numpy() & ~wrong
+    assert np.mean(fitted.vote_quality_[right]) > np.mean(fitted.vote_quality_[wrong]) + 0.5
+    assert list(fitted.annotator_noise_) == list(data.rates)
+    for place, who in enumerate(data.rates):
+        found, rate = fitted.annotator_noise_[who], wrong[:, place].sum() / data.Y[who].notna().sum()
+        assert found.rate.low <= rate <= found.rate.high or not data.real
+        assert found.rate.estimate == pytest.approx(rate, abs=0.03 if data.real else 0.1)  # votes alone say less
+        assert found.votes == data.Y[who].notna().sum()
+        assert np.allclose(found.confusion.sum(axis=1), 1)
+
+
+def test_the_rows_that_another_vote_would_help_come_first(data, fitted):
+    order = fitted.next_vote_order_
+    assert sorted(order) == list(range(500))
+    assert np.all(np.diff(fitted.next_vote_gain_[order]) <= 0)
+    first, last = fitted.consensus_quality_[order[:50]], fitted.consensus_quality_[order[-50:]]
+    assert first.max() < last.min()
+
+
+def test_it_says_who_and_which_rows_have_no_votes(data, fitted):
+    without = int(data.Y.isna().all(axis=1).sum())
+    assert any(sentence.startswith(f"{without} rows have no vote") for sentence in fitted.result_.warnings)
+    with pytest.warns(CleaningWarning, match="Annotator 'eve' has no votes"):
+        found = LabelCleaner().fit(data.X, data.Y.assign(eve=None)).annotator_noise_["eve"]
+    assert found.votes == 0
+    assert np.isnan(found.rate).all()
+    if data.real:
+        assert not fitted.is_issue_[:5].any()
+        assert (fitted.sample_weight_[:5] == 0).all()
+
+
+def test_what_else_the_cleaner_gives_is_about_what_the_votes_say(data, fitted):
+    frame = fitted.to_frame()
+    voted = data.Y.notna().any(axis=1).to_numpy()
+    assert np.array_equal(frame["consensus_label"], fitted.consensus_label_)
+    assert np.mean(frame["given_label"][voted] == data.majority()[voted]) > 0.8
+    assert np.array_equal(frame["given_label"][~voted], fitted.consensus_label_[~voted])
+    if data.real:
+        assert np.array_equal(frame["suggested_label"], fitted.consensus_label_)
+    again = pickle.loads(pickle.dumps(fitted))
+    assert np.array_equal(again.consensus_quality_, fitted.consensus_quality_)
+
+
+def test_the_page_can_be_written(data, fitted, tmp_path):
+    fitted.report(tmp_path / "page.html", data.X)
+    assert "zero" in (tmp_path / "page.html").read_text()
+
+
+def test_one_column_behaves_as_scikit_learn_asks():
+    data = Data()
+    with using("stand-in"), warnings.catch_warnings():
+        warnings.simplefilter("ignore", CleaningWarning)
+        votes = LabelCleaner().fit(data.X, data.Y)
+        with pytest.warns(DataConversionWarning):
+            column = clone(votes).fit(data.X, data.truth[:, None])
+        labels = votes.fit(data.X, data.truth)  # the same estimator: nothing is left of the votes
+    assert np.array_equal(column.label_quality_, labels.label_quality_)
+    assert not hasattr(labels, "consensus_label_")
+    assert "consensus_label" not in labels.to_frame()
+
+
+def test_trusted_rows_groups_weights_and_rows_apart_work_with_votes(data):
+    trusted = np.arange(500) >= 450
+    Y = data.Y.copy()
+    Y.iloc[450:] = data.truth[450:, None]
+    who, weight = np.arange(500) % 3, np.where(np.arange(500) < 50, 0.5, 1.0)
+    chances = np.full((500, 5), 0.2)
+    options = {"groups": who, "sample_weight": weight, "pred_probs": chances}
+    found = LabelCleaner().fit(data.X, Y, trusted=trusted, **options)
+    assert (found.consensus_label_[450:] == data.truth[450:]).all()
+    assert (found.consensus_quality_[450:] == 1).all()
+    assert len(found.result_.noise_by_group) == 3
+    apart = LabelCleaner().fit(data.X[:450], data.Y[:450], X_val=data.X[450:], y_val=data.truth[450:])
+    assert apart.consensus_label_.shape == (450,)
+    assert apart.vote_quality_.shape == (450, 4)
+    both = LabelCleaner().fit(data.X[:450], data.Y[:450], X_val=data.X[450:], y_val=Y[450:])
+    assert np.array_equal(both.consensus_label_, apart.consensus_label_)
+
+
+def test_few_rows_are_judged_by_votes_alone():
+    with pytest.warns(CleaningWarning, match="fewer than 50"):
+        found = LabelCleaner().fit(np.arange(24.0).reshape(12, 2), GOOD[:12])
+    assert found.consensus_label_.shape == (12,)
+    assert set(found.annotator_noise_) == {0, 1}
+
+
+def test_one_vote_a_row_is_enough(data):
+    one = data.Y[["ann"]].assign(bob=None)
+    with pytest.warns(CleaningWarning, match="No row has two votes"):
+        found = LabelCleaner().fit(data.X, one)
+    voted = one["ann"].notna().to_numpy()
+    assert np.mean(found.consensus_label_[voted] == data.truth[voted]) > (0.95 if data.real else 0.85)
+
+
+# The command line.
+
+
+@pytest.fixture
+def folder(tmp_path):
+    data = Data()
+    frame = pd.DataFrame(data.X.astype(int)).rename(columns="pixel {}".format)
+    numbers = {name: number for number, name in enumerate(data.names)}
+    votes = data.Y.map(lambda name: numbers.get(name, "")).astype(object)
+    pd.concat([frame, votes], axis=1).assign(truth=data.truth).to_csv(tmp_path / "data.csv", index=False)
+    kept = data.Y.notna().all(axis=1)
+    pd.concat([frame, votes], axis=1)[kept].to_csv(tmp_path / "full.csv", index=False)
+    table = np.array([[numbers.get(name, np.nan) for name in row] for row in data.Y.to_numpy()])
+    arrays = {who: column for who, column in zip(data.Y, table.T, strict=True)}
+    np.savez(tmp_path / "data.npz", X=data.X, y=table, **arrays)
+    return tmp_path
+
+
+WHO = "ann,bob, cid,dan"
+
+
+def test_the_command_takes_a_column_for_each_annotator(folder):
+    with using("stand-in"):
+        outputs = ["--out", "out.csv", "--json", "out.json", "--report", "out.html"]
+        ran = clean("data.csv", "--label", WHO, "--drop", "truth", *outputs, cwd=folder)
+    assert ran.code == 0, ran.err
+    assert "annotators" in ran.out
+    assert "rows have no vote" in ran.err
+    out = pd.read_csv(folder / "out.csv", dtype=str, keep_default_na=False)
+    given = pd.read_csv(folder / "data.csv", dtype=str, keep_default_na=False)
+    votes = [f"proxbi_quality_of_{who}" for who in Data.rates]
+    assert list(out) == [*given, *ADDED, *OF_VOTES, *votes]
+    assert out[list(given)].equals(given)
+    assert ((out["proxbi_quality_of_cid"] == "") == (given["cid"] == "")).all()
+    assert set(out["proxbi_consensus_label"]) <= set("01234")
+    assert sorted(out["proxbi_next_vote"].astype(int)) == list(range(1, 501))
+    summary = json.loads((folder / "out.json").read_text())
+    assert [each["annotator"] for each in summary["annotators"]] == list(Data.rates)
+    assert all(each["low"] < each["estimate"] < each["high"] for each in summary["annotators"])
+
+
+def test_arrays_may_have_votes(folder):
+    with using("stand-in"):
+        one = clean("data.npz", "--json", "one.json", cwd=folder)
+        two = clean("data.npz", "--label", "ann,bob,cid,dan", "--out", "two.npz", "--json", "two.json", cwd=folder)
+    assert (one.code, two.code) == (0, 0), one.err + two.err
+    rates = [
+        [each["estimate"] for each in json.loads((folder / name).read_text())["annotators"]]
+        for name in ("one.json", "two.json")
+    ]
+    assert rates[0] == rates[1]
+    assert np.load(folder / "two.npz")["proxbi_consensus_quality"].shape == (500,)
+
+
+def test_trusted_rows_in_a_second_file_have_votes_too(folder):
+    with using("stand-in"):
+        ran = clean("data.csv", "--label", WHO, "--drop", "truth", "--trusted", "full.csv", cwd=folder)
+    assert ran.code == 2
+    assert "full.csv marks line" in ran.err or "as many votes" in ran.err
+
+
+def test_a_column_with_a_comma_in_its_name_is_one(folder):
+    frame = pd.read_csv(folder / "data.csv").rename(columns={"truth": "a,b"}).drop(columns=list(Data.rates))
+    frame.to_csv(folder / "comma.csv", index=False)
+    with using("stand-in"):
+        ran = clean("comma.csv", "--label", "a,b", "--json", "comma.json", cwd=folder)
+    assert ran.code == 0, ran.err
+    assert json.loads((folder / "comma.json").read_text())["annotators"] == []
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["--label", "ann,nobody"], "no column 'nobody'"),
+        (["--label", "ann,ann"], "names 'ann' twice"),
+        (["--label", "ann,bob", "--mode", "relabel", "--out", "o.csv"], "proxbi_consensus_label"),
+    ],
+)
+def test_wrong_commands_are_refused_by_name(folder, arguments, message):
+    ran = clean("data.csv", *arguments, cwd=folder)
+    assert ran.code == 2
+    assert message in ran.err
+    assert not (folder / "o.csv").exists()
+
+
+@pytest.mark.slow
+def test_features_are_believed_as_far_as_votes_bear_them_out():
+    """With features that say nothing the consensus is that of the votes; with good ones it is better."""
+    data = Data()
+    noise = np.random.default_rng(5).normal(size=(500, 6))
+    blind, seeing = (LabelCleaner().fit(X, data.Y) for X in (noise, data.X))
+    assert np.mean(blind.consensus_label_ == data.truth) > np.mean(data.majority() == data.truth) - 0.02
+    assert np.mean(seeing.consensus_label_ == data.truth) > np.mean(blind.consensus_label_ == data.truth) + 0.05
