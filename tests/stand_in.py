@@ -24,6 +24,7 @@ def clean(
     groups=None,
     sample_weight=None,
     pred_probs=None,
+    before=None,
     weights="auto",
     seed=0,
     progress=None,

@@ -46,6 +46,7 @@ def clean_inputs(
             seed=seed,
             progress=progress,
             pred_probs=inputs.pred_probs,
+            before=inputs.before,
         )
     said = [] if len(np.unique(inputs.labels[~cleaned.issue])) > 1 else [NOTHING_LEFT]
     return replace(cleaned, warnings=[*inputs.warnings, *cleaned.warnings, *said])

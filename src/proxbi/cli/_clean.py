@@ -54,6 +54,10 @@ _PredProbs = Annotated[
         "for each class (named by class, or in the order of the sorted classes)."
     ),
 ]
+_Decisions = Annotated[
+    Path | None,
+    typer.Option(help="Decisions saved from the report of an earlier run (CSV): these rows are trusted now."),
+]
 _WeightsOption = Annotated[_Weights, typer.Option(help="auto: few parameters for all rows. free: one for each row.")]
 _ModeOption = Annotated[
     _Mode,
@@ -82,6 +86,7 @@ def clean(
     id_: _Id = None,
     drop: _Drop = "",
     pred_probs: _PredProbs = None,
+    decisions: _Decisions = None,
     weights: _WeightsOption = _Weights.auto,
     mode: _ModeOption = _Mode.weight,
     out: _Out = None,
@@ -111,6 +116,7 @@ def clean(
             Roles(label, trusted_col, trusted, group, id_, dropped),
             outputs,
             pred_probs=pred_probs,
+            decisions=decisions,
             weights=weights.value,
             seed=seed,
             command=given_command(),

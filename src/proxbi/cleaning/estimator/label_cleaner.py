@@ -55,7 +55,8 @@ class LabelCleaner(ClassifierMixin, BaseEstimator):
 
     After `fit`, one value for each row of X: `sample_weight_` in [0, 1]; `label_quality_`, the probability that the
     label is right; `is_issue_`; `suggested_label_`; `trusted_`. And `noise_rate_` (estimate, low, high: the 95 %
-    interval of the share of wrong labels among rows not trusted), `classes_`, `group_names_`, `history_` of the outer
+    interval of the share of wrong labels among rows not trusted), `review_order_` (rows of X that are not trusted, with
+    those first whose labels would teach most if you decided them), `classes_`, `group_names_`, `history_` of the outer
     solver, `estimator_`, the final classifier, and `result_`, all that was found, with X_val's rows after X's.
 
     >>> from sklearn.datasets import load_iris
@@ -71,7 +72,7 @@ class LabelCleaner(ClassifierMixin, BaseEstimator):
     """
 
     # No other estimator knows what these are: in metadata routing it asks for them without being told to.
-    __metadata_request__fit = dict.fromkeys(("X_val", "y_val", "trusted", "groups", "pred_probs"), True)
+    __metadata_request__fit = dict.fromkeys(("X_val", "y_val", "trusted", "given", "groups", "pred_probs"), True)
 
     def __init__(
         self, estimator: Any = None, *, weights: Literal["auto", "free"] = "auto", random_state: Any = 0
@@ -89,6 +90,7 @@ class LabelCleaner(ClassifierMixin, BaseEstimator):
         X_val: Any = None,
         y_val: Any = None,
         trusted: Any = None,
+        given: Any = None,
         groups: Any = None,
         pred_probs: Any = None,
     ) -> "LabelCleaner":
@@ -98,6 +100,8 @@ class LabelCleaner(ClassifierMixin, BaseEstimator):
         - `sample_weight`: how much each row counts, whatever its label.
         - `trusted`: which labels are known to be right: truth values, or places of rows. In cross-validation give
           truth values: scikit-learn slices what is as long as X, and nothing else.
+        - `given`: where trusted rows were looked at because of their labels (as suspects are), the labels as they came,
+          for all rows; what was decided stands in `y`. Such rows do not stand for the others, and this corrects for it.
         - `X_val, y_val`: trusted rows beside X.
         - `groups`: the annotator or source of each row; each gets a noise rate of its own.
         - `pred_probs`: out-of-fold probabilities of a model of one's own, for the rows of X and the classes in order;
@@ -115,6 +119,7 @@ class LabelCleaner(ClassifierMixin, BaseEstimator):
             X_val=X_val,
             y_val=y_val,
             trusted=trusted,
+            given=given,
             groups=groups,
             sample_weight=sample_weight,
             pred_probs=pred_probs,
@@ -214,6 +219,7 @@ class LabelCleaner(ClassifierMixin, BaseEstimator):
 
     def _store(self, inputs: Inputs, cleaned: Cleaned) -> None:
         rows = slice(inputs.rows)
+        self._digest = inputs.digest()
         self._inputs = replace(inputs, features=inputs.features[:0])  # not kept: as large as X
         self.result_ = cleaned
         self.classes_ = inputs.classes
@@ -223,6 +229,7 @@ class LabelCleaner(ClassifierMixin, BaseEstimator):
         self.is_issue_ = cleaned.issue[rows]
         self.suggested_label_ = inputs.classes[cleaned.suggested[rows]]
         self.trusted_ = cleaned.trusted[rows]
+        self.review_order_ = cleaned.review
         self.noise_rate_ = cleaned.noise_rate
         self.history_ = cleaned.history
 

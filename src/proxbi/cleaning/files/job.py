@@ -8,6 +8,7 @@ from typing import Any, Literal, NamedTuple
 
 import numpy as np
 
+from proxbi.cleaning.files.decisions import Decided, Subject, file_digest, read_decisions
 from proxbi.cleaning.files.formats import kind_of, require_room
 from proxbi.cleaning.files.places import STANDARD, Writer, is_stream, require_readable, require_writable, write_all
 from proxbi.cleaning.files.probabilities import ARRAYS, read_probabilities
@@ -37,6 +38,7 @@ class Job(NamedTuple):
     inputs: Inputs
     cleaned: Cleaned
     summary: dict[str, Any]
+    decided: Decided | None = None
 
 
 def clean_file(
@@ -45,6 +47,7 @@ def clean_file(
     outputs: Outputs,
     *,
     pred_probs: Path | None = None,
+    decisions: Path | None = None,
     weights: Literal["auto", "free"] = "auto",
     seed: int = 0,
     command: str | None = None,
@@ -54,29 +57,35 @@ def clean_file(
     only then does the work start; the outputs are written at the end, all of them or none.
 
     `Path("-")` is standard input or output, with rows as CSV. `pred_probs` is a file with the probabilities of a model
-    of yours, out of fold: a row for each row of `path`, a column for each class.
+    of yours, out of fold: a row for each row of `path`, a column for each class. `decisions` is a CSV file of decisions
+    about rows of `path`, saved from the report of an earlier run: these rows are trusted now.
     """
     say = progress or (lambda stage, share: None)
     _require_packages()
-    check_paths(path, roles, outputs, pred_probs)
+    check_paths(path, roles, outputs, pred_probs, decisions)
     say("reading", 0.0)
     rows = load(path, roles)
     if outputs.rows is not None:
         require_room(rows.source, outputs.rows)
     chances = None if pred_probs is None else read_probabilities(pred_probs, len(rows.y), np.unique(rows.y))
-    inputs = prepare(**rows.arguments(), pred_probs=chances)
+    digest = file_digest(rows.source.path)
+    about = Subject(rows.source.name, digest, rows.y, rows.called()[1])
+    decided = None if decisions is None else read_decisions(decisions, about)
+    inputs = prepare(**rows.arguments(decided), pred_probs=chances)
     cleaned = clean_inputs(inputs, weights=weights, seed=seed, progress=progress)
-    job = Job(inputs, cleaned, summary(inputs, cleaned, seed, command))
+    job = Job(inputs, cleaned, summary(inputs, cleaned, seed, command) | {"digest": digest}, decided)
     say("writing", 1.0)
     _write(rows, job, outputs, seed, command)
     return job
 
 
-def check_paths(path: Path, roles: Roles, outputs: Outputs, pred_probs: Path | None = None) -> None:
+def check_paths(
+    path: Path, roles: Roles, outputs: Outputs, pred_probs: Path | None = None, decisions: Path | None = None
+) -> None:
     """Refuse inputs that cannot be read and outputs that cannot be written."""
-    inputs = [given for given in (path, roles.trusted_file, pred_probs) if given is not None]
+    inputs = [given for given in (path, roles.trusted_file, pred_probs, decisions) if given is not None]
     for given in inputs:
-        if given is not pred_probs or given.suffix.lower() not in ARRAYS:
+        if given is not decisions and (given is not pred_probs or given.suffix.lower() not in ARRAYS):
             kind_of(given)
         require_readable(given)
     if roles.trusted_file is not None and roles.trusted_file.resolve() == path.resolve():
@@ -115,6 +124,7 @@ def summary(inputs: Inputs, cleaned: Cleaned, seed: int, command: str | None) ->
         "for_a_model": findings.for_a_model(cleaned),
         "rows": int(np.sum(~cleaned.trusted)),
         "trusted": int(np.sum(cleaned.trusted)),
+        "decided": int(np.sum(cleaned.decided)),
         "flagged": int(np.sum(cleaned.issue)),
         "noise_rate": cleaned.noise_rate._asdict(),
         "noise_by_class": [{**row, "class": classes[row["class"]]} for row in cleaned.noise_by_class],

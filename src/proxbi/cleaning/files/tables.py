@@ -9,6 +9,7 @@ import numpy as np
 from jaxtyping import Bool
 
 from proxbi.cleaning.files.csv_file import MISSING, Csv
+from proxbi.cleaning.files.decisions import Decided
 from proxbi.cleaning.files.formats import Changes, Npz, Parquet, Source, decoded, read, write
 from proxbi.cleaning.inputs.checks import Where, Words, require_labels
 from proxbi.cleaning.result import Cleaned
@@ -47,10 +48,17 @@ class Rows:
     y_val: np.ndarray | None
     words: Words
 
-    def arguments(self) -> dict[str, Any]:
-        """For `prepare`."""
+    def arguments(self, decided: Decided | None = None) -> dict[str, Any]:
+        """For `prepare`; rows that were decided are trusted, with the labels decided on."""
         names = ("X", "y", "X_val", "y_val", "trusted", "groups", "words")
-        return {name: getattr(self, name) for name in names}
+        found = {name: getattr(self, name) for name in names}
+        if decided is None or not len(decided.rows):
+            return found
+        y, trusted, given = self.y.copy(), np.zeros(len(self.y), bool), np.full(len(self.y), None, object)
+        if self.trusted is not None:
+            trusted |= self.trusted
+        y[decided.rows], trusted[decided.rows], given[decided.rows] = decided.labels, True, self.y[decided.rows]
+        return found | {"y": y, "trusted": trusted, "given": given}
 
     def called(self) -> tuple[str, list[Any] | None]:
         """What to call the rows: by their ids, by their lines in a spreadsheet, or (None) by their numbers."""
@@ -69,12 +77,16 @@ def load(path: Path, roles: Roles) -> Rows:
 def save(rows: Rows, cleaned: Cleaned, classes: np.ndarray, mode: str, path: Path) -> None:
     """Write all columns of the file and what was found; with `mode` "drop" without the flagged rows, with "relabel"
     with the suggested labels (those given are in `proxbi_given_label`).
+
+    What is written is about the labels in the file: one that a person decided against is flagged, and counts nothing.
     """
     n = len(rows.y)
     suggested = classes[cleaned.suggested[:n]]
-    found = (cleaned.weight[:n], cleaned.issue[:n], cleaned.quality[:n], suggested, cleaned.trusted[:n])
-    added = dict(zip(ADDED, found, strict=True))
-    kept = ~cleaned.issue[:n] if mode == "drop" else np.ones(n, bool)
+    overruled = cleaned.trusted[:n] & (suggested != rows.y)
+    weight, quality = (np.where(overruled, 0.0, values[:n]) for values in (cleaned.weight, cleaned.quality))
+    issue = cleaned.issue[:n] | overruled
+    added = dict(zip(ADDED, (weight, issue, quality, suggested, cleaned.trusted[:n]), strict=True))
+    kept = ~issue if mode == "drop" else np.ones(n, bool)
     if mode == "relabel":
         write(rows.source, Changes(added | {GIVEN: rows.y}, {rows.label: suggested}, kept), path)
     else:

@@ -34,6 +34,7 @@ def clean(
     groups: Int[np.ndarray, " rows"] | None = None,
     sample_weight: Float[np.ndarray, " rows"] | None = None,
     pred_probs: Float[np.ndarray, "rows classes"] | None = None,
+    before: Int[np.ndarray, " rows"] | None = None,
     weights: Literal["auto", "free"] = "auto",
     seed: int = 0,
     progress: Progress | None = None,
@@ -49,6 +50,7 @@ def clean(
     - `sample_weight`: how often each row counts.
     - `pred_probs`: out-of-fold probabilities of a model of one's own, one more belief about each row; NaN where there
       are none.
+    - `before`: of trusted rows that a person decided, having seen their labels: these labels; -1 for all other rows.
     - `weights`: "auto", few numbers for all rows together; or "free", the paper's one number for each row.
     - `seed`: the same seed gives the same answer.
     - `progress`: called with a stage and the share of the work that is done.
@@ -60,7 +62,7 @@ def clean(
     >>> np.flatnonzero(clean(features, labels, 2, trusted=np.arange(120) >= 80).issue)
     array([ 7, 50])
     """
-    table = checked(features, labels, classes, trusted, groups, sample_weight, pred_probs)
+    table = checked(features, labels, classes, trusted, groups, sample_weight, pred_probs, before)
     _check_weights(weights, sample_weight is not None, len(table.gold))
     say = progress or (lambda stage, share: None)
     # The threads of the BLAS below JAX, and those of JAX, wait for one another where others use the machine.
@@ -136,4 +138,6 @@ def _result(
         history=rest["history"],
         warnings=rest["warnings"],
         settings={"noise rate": rate.estimate, **rest["settings"]},
+        review=judged.review,
+        decided=table.decided,
     )

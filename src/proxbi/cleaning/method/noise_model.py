@@ -22,6 +22,12 @@ that is as usual for this pair of classes, or as is plausible for this row. Henc
 
 and the *quality* of the label is the first over the sum of both, which is its likelihood.
 
+**Decided rows.** A person who saw row u and its label g says that its class is t. Rows to look at may be picked by u
+and g, which are known of all rows, so that picking them is ignorable: the likelihood of all that was seen is the
+product of P(g | u) over the rows and of P(t | g, u) over the decided ones. So a decided row has P(g, t | u) in the fit
+of the noise, where all other classes are struck out; and in the calibration, which is fitted to some rows only, its
+class counts given its label: softmax of the logits plus log P(g | t, u), the *offset*.
+
 **Calibration and noise apart.** Blurred belief without noise explains labels nearly as well as sharp belief with noise:
 the labels alone cannot tell. Trusted rows can, for their labels have no noise: they alone fit the calibration, under a
 normal prior; then the noise is fitted to the other labels (C by expectation maximisation, the rest by Newton-like
@@ -72,10 +78,26 @@ class Labels(NamedTuple):
     groups: Int[np.ndarray, " rows"]
     repeats: Float[np.ndarray, " rows"]
     """How often each row counts."""
+    decided: Int[np.ndarray, " rows"] | None = None
+    """The class that a person decided on, having seen the label; -1 for rows that nobody decided."""
 
     def take(self, rows: np.ndarray) -> "Labels":
         """Of some rows."""
-        return Labels(*(part[rows] for part in self))
+        decided = None if self.decided is None else self.decided[rows]
+        return Labels(self.given[rows], self.groups[rows], self.repeats[rows], decided)
+
+    @property
+    def truth(self) -> Int[np.ndarray, " rows"]:
+        """The class decided on, or the label."""
+        return self.given if self.decided is None else np.where(self.decided >= 0, self.decided, self.given)
+
+    def possible(self, classes: int) -> Float[np.ndarray, "rows classes"]:
+        """1 for each class that the row may have: all of them, or the one that was decided on."""
+        every = np.ones((len(self.given), classes))
+        if self.decided is not None:
+            known = self.decided >= 0
+            every[known] = np.eye(classes)[self.decided[known]]
+        return every
 
 
 class Calibration(NamedTuple):
@@ -94,17 +116,20 @@ class Calibration(NamedTuple):
 
     def belief(self, scores: "Scores") -> Float[np.ndarray, "rows classes"]:
         """b of each row."""
-        return (1 - DOUBT) * self._softmax(scores) + DOUBT / len(self.bias)
+        return (1 - DOUBT) * self.softmax(scores) + DOUBT / len(self.bias)
 
-    def _softmax(self, scores: "Scores") -> Float[np.ndarray, "rows classes"]:
+    def softmax(self, scores: "Scores", offset: "Offset" = 0.0) -> Float[np.ndarray, "rows classes"]:
+        """p of each row; with an offset, given the label as well."""
         blend = sum(np.exp(log) * each for log, each in zip(self.sharpness, scores, strict=True))
-        logits = self.bias + np.exp(self.by_class) * blend
+        logits = self.bias + np.exp(self.by_class) * blend + offset
         odds = np.exp(logits - logits.max(axis=1, keepdims=True))
         return odds / odds.sum(axis=1, keepdims=True)
 
 
 Scores = list[Float[np.ndarray, "rows classes"]]
 """Of each learner."""
+Offset = Float[np.ndarray, "rows classes"] | float
+"""Added to the logits: what the label says of the class of a row that was looked at because of it."""
 
 
 class Noise(NamedTuple):
@@ -166,9 +191,10 @@ def calibrate(
     sharpness_sd: float = SHARPNESS_SD,
     class_sd: float = FIXED_SD,
     start: Calibration | None = None,
+    offset: Offset = 0.0,
 ) -> Calibration:
     """The calibration under which the targets, the probabilities of each row's classes times how often it counts, are
-    most likely; with the prior as the centre of a normal one.
+    most likely; with the prior as the centre of a normal one, and an offset of the logits.
     """
     learners = len(scores)
     centre = np.concatenate(prior)
@@ -177,7 +203,7 @@ def calibrate(
 
     def loss(x: np.ndarray) -> tuple[float, np.ndarray]:
         now = _unpacked(x, learners)
-        p = now._softmax(scores)
+        p = now.softmax(scores, offset)
         slope = targets - p * totals  # of sum(targets log p), by the logits
         scaled = slope * np.exp(now.by_class)
         parts = [np.exp(log) * np.sum(scaled * each, axis=0) for log, each in zip(now.sharpness, scores, strict=True)]
@@ -191,12 +217,12 @@ def calibrate(
 
 
 def uncertainty(
-    calibration: Calibration, scores: Scores, repeats: Float[np.ndarray, " trusted"]
+    calibration: Calibration, scores: Scores, repeats: Float[np.ndarray, " trusted"], offset: Offset = 0.0
 ) -> Float[np.ndarray, "numbers numbers"]:
     """The covariance of a calibration by the labels of these rows (Laplace): the inverse of the information in them and
     in the prior.
     """
-    p, scale = calibration._softmax(scores), np.exp(calibration.by_class)
+    p, scale = calibration.softmax(scores, offset), np.exp(calibration.by_class)
     effects = [np.exp(log) * scale * each for log, each in zip(calibration.sharpness, scores, strict=True)]
     units = np.eye(p.shape[1])
     blend = np.sum(effects, axis=0)
@@ -280,8 +306,18 @@ def explain(scores: Scores, labels: Labels, groups: int, usual: Calibration, blu
 
 
 def without_noise(belief: Float[np.ndarray, "rows classes"], labels: Labels) -> Float[np.ndarray, " rows"]:
-    """The log-likelihood of each label if none is wrong."""
-    return labels.repeats * np.log(belief[np.arange(len(belief)), labels.given])
+    """The log-likelihood of each label if none is wrong, or of the class that was decided on."""
+    return labels.repeats * np.log(belief[np.arange(len(belief)), labels.truth])
+
+
+def offset_of(noise: Noise, belief: Float[np.ndarray, "rows classes"], labels: Labels) -> Offset:
+    """log P(g | t, u) for rows that were decided, 0 for all others."""
+    if labels.decided is None:
+        return 0.0
+    known = labels.decided >= 0
+    verdict, rows = judge(noise, belief, labels._replace(decided=None)), np.arange(len(belief))
+    verdict.wrong[rows, labels.given] = verdict.right
+    return np.where(known[:, None], np.log(verdict.wrong / belief + TINY), 0)
 
 
 def numbers(groups: int, classes: int) -> int:
@@ -294,7 +330,7 @@ def _explain_simply(scores: Scores, labels: Labels, usual: Calibration) -> Calib
     rows, classes, learners = np.arange(len(labels.given)), len(usual.bias), len(scores)
 
     def loss(x: np.ndarray) -> tuple[float, np.ndarray]:
-        p, r = usual._replace(sharpness=x[:learners])._softmax(scores), expit(x[-1])
+        p, r = usual._replace(sharpness=x[:learners]).softmax(scores), expit(x[-1])
         own = (1 - DOUBT) * p[rows, labels.given] + DOUBT / classes
         likelihood = own * (1 - r) + (1 - own) * r / (classes - 1)
         per = labels.repeats / likelihood
@@ -348,6 +384,8 @@ def _fit_numbers(start: Noise, belief: Float[np.ndarray, "rows classes"], labels
     free[3 : 3 + groups] = groups > 1
     free[[1, 2, *range(3 + groups, len(x0))]] = start.plausible > NEVER
 
+    possible = labels.possible(classes)
+
     def noise_of(x: np.ndarray) -> Noise:
         return Noise(x[0], x[1], x[2], x[3 : 3 + groups], x[3 + groups :], start.confusion)
 
@@ -359,7 +397,7 @@ def _fit_numbers(start: Noise, belief: Float[np.ndarray, "rows classes"], labels
         by_logit[rows, labels.given] = -verdict.right * rates[rows, labels.given]
         by_logit *= weight[:, None]
         by_row = by_logit.sum(axis=1)
-        mixed = belief * rates * (plausible - usual)
+        mixed = belief * rates * (plausible - usual) * possible
         mixed[rows, labels.given] = 0
         share = expit(noise.plausible)
         slopes = [by_row.sum(), by_row @ hardness, share * (1 - share) * (mixed.sum(axis=1) @ weight)]
@@ -400,4 +438,7 @@ def _parts(
     wrong = belief * rates * ((1 - share) * usual + share * plausible)
     wrong[rows, labels.given] = 0
     right = own * (1 - rates[rows, labels.given])
+    if labels.decided is not None:
+        possible = labels.possible(belief.shape[1])
+        wrong, right = wrong * possible, right * possible[rows, labels.given]
     return Verdict(right, wrong), rates, hardness, plausible, usual

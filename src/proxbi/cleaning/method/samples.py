@@ -41,7 +41,7 @@ class Roles(NamedTuple):
 
 def assign(table: Table, draw: np.random.Generator) -> Roles:
     """Roles for rows drawn at random; rows with no sample weight get none."""
-    noisy, gold = draw.permutation(table.noisy), draw.permutation(table.gold)
+    noisy, gold = draw.permutation(table.noisy), draw.permutation(table.judges)
     half, most = min(HALF, len(gold) // 2), max(SAMPLE, PER_CLASS * table.classes)
     fit = min(most, max(1, len(noisy) // 2))
     watch = min(most, (len(noisy) - fit) // (1 if half else 2))

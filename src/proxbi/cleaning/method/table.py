@@ -22,6 +22,18 @@ class Table(NamedTuple):
     classes: int
     pred_probs: Float[np.ndarray, "rows classes"] | None = None
     """Of a model of the user's; NaN for rows that it says nothing about."""
+    before: Int[np.ndarray, " rows"] | None = None
+    """The label that a row had until a person decided about it; -1 for rows that nobody decided."""
+
+    @property
+    def decided(self) -> Bool[np.ndarray, " rows"]:
+        """Trusted rows that were not drawn: a person looked at them, perhaps because of their label."""
+        return np.zeros(len(self.labels), bool) if self.before is None else self.before >= 0
+
+    @property
+    def judges(self) -> Int[np.ndarray, " judges"]:
+        """Trusted rows that stand for all others. Decided ones do not: they were picked."""
+        return np.flatnonzero(self.trusted & ~self.decided)
 
     @property
     def group_count(self) -> int:
@@ -51,6 +63,7 @@ def checked(
     groups: Any = None,
     sample_weight: Any = None,
     pred_probs: Any = None,
+    before: Any = None,
 ) -> Table:
     """The table, or an error that names the argument."""
     matrix = np.asarray(features, np.float32)
@@ -77,6 +90,7 @@ def checked(
         repeats,
         int(classes),
         None if pred_probs is None else _chances(pred_probs, rows, int(classes)),
+        None if before is None else _before(before, gold, rows, int(classes)),
     )
 
 
@@ -107,6 +121,16 @@ def _labels(labels: Any, rows: int, classes: int) -> Int[np.ndarray, " rows"]:
     if given.min() < 0 or given.max() >= classes:
         raise ValueError(f"labels must be in 0..{classes - 1}, got {given.min()}..{given.max()}.")
     return given.astype(np.int32)
+
+
+def _before(before: Any, trusted: Bool[np.ndarray, " rows"], rows: int, classes: int) -> Int[np.ndarray, " rows"]:
+    given = _vector("before", before, rows, "iu").astype(np.int32)
+    if given.min() < -1 or given.max() >= classes:
+        raise ValueError(f"before must be in -1..{classes - 1}, got {given.min()}..{given.max()}.")
+    if np.any(given[~trusted] >= 0):
+        row = np.flatnonzero(~trusted & (given >= 0))[0]
+        raise ValueError(f"before has a label for row {row}, which is not trusted: who decided it would be.")
+    return given
 
 
 def _chances(pred_probs: Any, rows: int, classes: int) -> Float[np.ndarray, "rows classes"]:
