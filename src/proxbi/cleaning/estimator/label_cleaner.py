@@ -1,5 +1,6 @@
 """The label cleaner as a scikit-learn classifier."""
 
+import time
 import warnings
 from dataclasses import replace
 from os import PathLike
@@ -30,6 +31,17 @@ from proxbi.cleaning.run import clean_inputs
 
 if TYPE_CHECKING:
     import pandas as pd
+
+
+NEXT_STEPS = (
+    (
+        "Fit again with what you decided. Rows that you looked at because of their labels need the labels they had:",
+        'd = pd.read_csv("decisions.csv"); y_new = y.copy(); y_new[d.row] = d.label\n'
+        "cleaner.fit(X, y_new, trusted=d.row, given=y)",
+    ),
+    ("Or, without looking, train on what is left:", "model.fit(X[~cleaner.is_issue_], y[~cleaner.is_issue_])"),
+)
+"""What the report says should be done next."""
 
 
 class CleaningWarning(UserWarning):
@@ -165,15 +177,21 @@ class LabelCleaner(ClassifierMixin, BaseEstimator):
         }
         return pd.DataFrame(columns, index=self._index)
 
-    def report(self, path: str | PathLike[str], X: Any = None, *, title: str = "Label cleaning") -> None:
+    def report(
+        self, path: str | PathLike[str], X: Any = None, *, title: str = "Label cleaning", show_rows: bool = True
+    ) -> None:
         """Write the report, one HTML page, to `path`. Given the `X` of `fit`, its columns or its images are shown
-        beside the suspects.
+        beside the suspects, with what speaks against each label. Without `show_rows` there is nothing about single
+        rows on it.
         """
+        from proxbi.cleaning.report.page import Run, Step
         from proxbi.cleaning.report.publish import publish
 
         check_is_fitted(self)
         ids = None if self._index is None else self._index.tolist()
-        publish(path, self._inputs, self.result_, X=X, ids=ids, title=title, seed=self._seed)
+        run = Run(seed=self._seed, digest=self._digest, made=time.strftime("%Y-%m-%d %H:%M %Z"))
+        steps = [Step(*step) for step in NEXT_STEPS]
+        publish(path, self._inputs, self.result_, X=X, ids=ids, title=title, run=run, steps=steps, show_rows=show_rows)
 
     def __sklearn_tags__(self) -> Any:
         tags = super().__sklearn_tags__()

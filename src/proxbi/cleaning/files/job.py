@@ -1,7 +1,8 @@
 """A file of rows -> cleaned rows, a report and a summary: the work of `proxbi clean`."""
 
 import json
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from datetime import datetime
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any, Literal, NamedTuple
@@ -9,11 +10,13 @@ from typing import Any, Literal, NamedTuple
 import numpy as np
 
 from proxbi.cleaning.files.decisions import Decided, Subject, file_digest, read_decisions
-from proxbi.cleaning.files.formats import kind_of, require_room
+from proxbi.cleaning.files.formats import Source, kind_of, require_room
 from proxbi.cleaning.files.places import STANDARD, Writer, is_stream, require_readable, require_writable, write_all
 from proxbi.cleaning.files.probabilities import ARRAYS, read_probabilities
 from proxbi.cleaning.files.tables import Roles, Rows, load, save
+from proxbi.cleaning.inputs.features import Use
 from proxbi.cleaning.inputs.prepare import Inputs, prepare
+from proxbi.cleaning.report.page import Run, Step
 from proxbi.cleaning.result import Cleaned
 from proxbi.cleaning.run import clean_inputs
 
@@ -27,6 +30,8 @@ class Outputs(NamedTuple):
     report: Path | None = None
     summary: Path | None = None
     mode: Literal["weight", "drop", "relabel"] = "weight"
+    show_rows: bool = True
+    """Whether the report shows single rows."""
 
     def paths(self) -> list[Path]:
         return [path for path in (self.rows, self.report, self.summary) if path is not None]
@@ -51,6 +56,7 @@ def clean_file(
     weights: Literal["auto", "free"] = "auto",
     seed: int = 0,
     command: str | None = None,
+    steps: Sequence[Step] = (),
     progress: Callable[[str, float], None] | None = None,
 ) -> Job:
     """Clean the labels of the file. Everything that can be wrong with the paths is looked at first, then the rows, and
@@ -58,7 +64,8 @@ def clean_file(
 
     `Path("-")` is standard input or output, with rows as CSV. `pred_probs` is a file with the probabilities of a model
     of yours, out of fold: a row for each row of `path`, a column for each class. `decisions` is a CSV file of decisions
-    about rows of `path`, saved from the report of an earlier run: these rows are trusted now.
+    about rows of `path`, saved from the report of an earlier run: these rows are trusted now. `steps` are what the
+    report says should be done next.
     """
     say = progress or (lambda stage, share: None)
     _require_packages()
@@ -75,7 +82,7 @@ def clean_file(
     cleaned = clean_inputs(inputs, weights=weights, seed=seed, progress=progress)
     job = Job(inputs, cleaned, summary(inputs, cleaned, seed, command) | {"digest": digest}, decided)
     say("writing", 1.0)
-    _write(rows, job, outputs, seed, command)
+    _write(rows, job, outputs, Run(command or "", seed, {}, _described(rows.source), digest, _now()), steps)
     return job
 
 
@@ -141,24 +148,43 @@ def summary(inputs: Inputs, cleaned: Cleaned, seed: int, command: str | None) ->
     return {name: _plain(value) for name, value in found.items()}
 
 
-def _write(rows: Rows, job: Job, outputs: Outputs, seed: int, command: str | None) -> None:
+def _described(source: Source) -> str:
+    return f"{Path(source.name).name} ({source.path.stat().st_size:,} bytes)"
+
+
+def _now() -> str:
+    return datetime.now().astimezone().strftime("%Y-%m-%d %H:%M %Z")
+
+
+def _write(rows: Rows, job: Job, outputs: Outputs, run: Run, steps: Sequence[Step]) -> None:
     writers: list[tuple[Path, Writer]] = []
     if outputs.rows is not None:
         writers.append((outputs.rows, lambda to: save(rows, job.cleaned, job.inputs.classes, outputs.mode, to)))
     if outputs.report is not None:
-        writers.append((outputs.report, lambda to: _report(to, rows, job, seed, command)))
+        writers.append((outputs.report, lambda to: _report(to, rows, job, outputs.show_rows, run, steps)))
     if outputs.summary is not None:
         text = json.dumps(job.summary, indent=2) + "\n"
         writers.append((outputs.summary, lambda to: to.write_text(text, encoding="utf-8")))
     write_all(writers)
 
 
-def _report(path: Path, rows: Rows, job: Job, seed: int, command: str | None) -> None:
+def _report(path: Path, rows: Rows, job: Job, show_rows: bool, run: Run, steps: Sequence[Step]) -> None:
     from proxbi.cleaning.report.publish import publish
 
     kind, ids = rows.called()
-    title = f"The labels of {Path(rows.source.name).name}"
-    publish(path, job.inputs, job.cleaned, X=rows.X, ids=ids, id_name=kind, title=title, command=command, seed=seed)
+    publish(
+        path,
+        job.inputs,
+        job.cleaned,
+        X=rows.X,
+        ids=ids,
+        id_name=kind,
+        title=f"Labels of {Path(rows.source.name).name}",
+        run=run,
+        steps=steps,
+        unused=[Use(name, "", why) for name, why in rows.unused.items()],
+        show_rows=show_rows,
+    )
 
 
 def _plain(value: Any) -> Any:

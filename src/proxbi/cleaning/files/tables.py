@@ -47,6 +47,8 @@ class Rows:
     X_val: "pd.DataFrame | np.ndarray | None"
     y_val: np.ndarray | None
     words: Words
+    unused: dict[str, str]
+    """Columns that are no features, and why."""
 
     def arguments(self, decided: Decided | None = None) -> dict[str, Any]:
         """For `prepare`; rows that were decided are trusted, with the labels decided on."""
@@ -105,8 +107,11 @@ def _from_table(source: Csv | Parquet, roles: Roles) -> Rows:
     y = require_labels(frame[roles.label].to_numpy(), labels, where)
     _require_classes(labels, y)
     # A data frame's index, which Parquet files name and CSV files leave without a name, is a row number or an id.
-    used = {*wanted, *(source.index if isinstance(source, Parquet) else [""])}
-    features = [column for column in frame.columns if column not in used]
+    index = source.index if isinstance(source, Parquet) else [""]
+    reasons = dict.fromkeys(index, "the index of the rows") | dict.fromkeys(roles.drop, "you excluded it")
+    named = (roles.id, "the ids"), (roles.group, "the groups"), (roles.trusted_column, "which rows are trusted")
+    reasons |= {column: why for column, why in (*named, (roles.label, "the labels")) if column is not None}
+    features = [column for column in frame.columns if column not in reasons]
     if not features:
         raise ValueError(f"{name} has no columns left to be features.")
     ids = None if roles.id is None else _ids(f"{roles.id!r} of {name}", frame[roles.id], where)
@@ -131,6 +136,7 @@ def _from_table(source: Csv | Parquet, roles: Roles) -> Rows:
             where=where,
             where_apart=where if apart is None else apart.where,
         ),
+        unused={column: why for column, why in reasons.items() if column in frame.columns},
     )
 
 
@@ -191,6 +197,7 @@ def _from_arrays(source: Npz, roles: Roles) -> Rows:
             apart=f"y_val of {name}" if roles.trusted_file is None else f"y of {roles.trusted_file}",
             groups=f"{group} of {name}",
         ),
+        unused={},
     )
 
 

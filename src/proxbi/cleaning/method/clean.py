@@ -19,7 +19,7 @@ from proxbi.cleaning.method.kernel import typical_distance
 from proxbi.cleaning.method.randomness import stream
 from proxbi.cleaning.method.scoring import Judged, judge_all
 from proxbi.cleaning.method.table import Table, checked
-from proxbi.cleaning.method.weightings import MEANING_OF_FREE, NOISY, WEIGHTINGS, Weighting
+from proxbi.cleaning.method.weightings import MEANING_OF_FREE, NOISY, PLAIN_FREE, WEIGHTINGS, Weighting
 from proxbi.cleaning.result import Cleaned
 
 Progress = Callable[[str, float], None]
@@ -88,7 +88,7 @@ def _clean(table: Table, free: Free | None, grouped: bool, seed: int, say: Progr
     unit = typical_distance(table.features[roles.fit])
     tuned = samples.tune(table, roles, unit)
     say("comparing ways to weigh rows", 0.5)
-    wanted = Weighting("free", MEANING_OF_FREE, True, free) if free else None
+    wanted = Weighting("free", PLAIN_FREE, MEANING_OF_FREE, True, free) if free else None
     verdict = selection.hold(table, roles, unit, tuned, [*WEIGHTINGS, *([wanted] if wanted else [])], wanted)
     say("judging all rows", 0.7)
     settings = samples.average(tuned)

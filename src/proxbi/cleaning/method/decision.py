@@ -102,7 +102,8 @@ def decide(scores: Scores, evidence: Evidence, draw: np.random.Generator) -> Dec
         few, evidence.targets(some), evidence.usual, noise_model.VAGUE_SD, noise_model.CLASS_SD
     )
     explained = noise_model.explain(few, few_labels, evidence.groups, evidence.usual, blurred)
-    sharp, noise, labelled, offset = explained.sharp, explained.noise, evidence.labelled, 0.0
+    sharp, noise, labelled = explained.sharp, explained.noise, evidence.labelled
+    offset: noise_model.Offset = 0.0
     # What a decided row says of the calibration depends on the noise, and what it says of the noise on the calibration.
     for _ in range(ROUNDS if evidence.decided.any() else 1):
         offset = _offset(noise, sharp, scores, evidence)
