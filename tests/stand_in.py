@@ -33,6 +33,7 @@ def clean(
     say = progress or (lambda stage, share: None)
     say("asking the neighbours", 0.0)
     gold = np.zeros(len(labels), bool) if trusted is None else trusted
+    decided = np.zeros(len(labels), bool) if before is None else before >= 0
     voters = labels if sample_weight is None else np.where(sample_weight > 0, labels, -1)
     near = (
         NearestNeighbors(n_neighbors=min(NEIGHBOURS + 1, len(labels))).fit(features).kneighbors(return_distance=False)
@@ -65,6 +66,8 @@ def clean(
         removal=[{"dropped": 0, "loss": 1.0, "accuracy": 0.5}],
         warnings=[] if gold.any() else ["No row is trusted."],
         settings={"seed": seed},
+        review=np.flatnonzero(~gold),
+        decided=decided,
     )
 
 

@@ -1,9 +1,9 @@
 """Why a row is suspected, in words: how the rows most like it are labelled, and which of its values are unusual for its
 label.
 
-A value x of a numeric column speaks against label g and for s by log N(x; m_s, d_s) - log N(x; m_g, d_g), with mean and
-standard deviation over the rows of each label that are probably right; a category by the difference of the logarithms
-of its shares among them.
+A value x of a numeric column speaks against label g and for s by ((x - m_g)^2 - (x - m_s)^2) / (2 d^2), the difference
+of two normal log-likelihoods: m the means over the rows of each label that are probably right, d^2 their mean variance.
+A category does so by the difference of the logarithms of its shares among these rows.
 """
 
 from collections import Counter
@@ -55,8 +55,9 @@ def nearest_labels(rows: Rows, chosen: Int[np.ndarray, " chosen"]) -> list[list[
 def _labelled(kind: str, rows: Rows, near: Int[np.ndarray, " near"]) -> str:
     counts = Counter(rows.labels[label] for label in rows.given[near]).most_common()
     said = ", ".join(f"{count} × “{short(label, LETTERS)}”" for label, count in counts)
-    called = "row" if rows.ids is None else rows.id_name
-    return f"The {len(near)} nearest {kind}: {said} ({called} {', '.join(map(rows.called, near.tolist()))})."
+    kind_of_id = "row" if rows.ids is None else rows.id_name
+    called = ", ".join(short(rows.called(row), LETTERS) for row in near.tolist())
+    return f"The {len(near)} nearest {kind}: {said} ({kind_of_id} {called})."
 
 
 def nearest(
@@ -125,15 +126,16 @@ def _number(
     values = numbers(column)
     known = right & np.isfinite(values)
     overall = float(values[known].std()) if known.any() else 0.0
-    means, spreads = np.full(len(rows.labels), np.nan), np.full(len(rows.labels), np.nan)
+    means, variances = np.full(len(rows.labels), np.nan), np.full(len(rows.labels), np.nan)
     for label in np.union1d(*pair):
         ours = values[known & (rows.given == label)]
         if len(ours) > 1:
-            means[label], spreads[label] = ours.mean(), max(ours.std(), LEAST * overall)
+            means[label], variances[label] = ours.mean(), ours.var()
     x = values[chosen]
     with np.errstate(all="ignore"):
-        likely = [-(((x - means[c]) / spreads[c]) ** 2) / 2 - np.log(spreads[c]) for c in pair]
-        strength = np.nan_to_num(likely[1] - likely[0], nan=0.0, posinf=0.0, neginf=0.0)
+        variance = np.maximum((variances[pair[0]] + variances[pair[1]]) / 2, (LEAST * overall) ** 2)
+        apart = (x - means[pair[0]]) ** 2 - (x - means[pair[1]]) ** 2
+        strength = np.nan_to_num(apart / (2 * variance), nan=0.0, posinf=0.0, neginf=0.0)
     name = short(column.name, LETTERS)
 
     def usual(label: int) -> str:

@@ -12,8 +12,8 @@ from proxbi.cleaning.inputs.features import Use
 from proxbi.cleaning.method.weightings import MEANINGS, PLAIN
 from proxbi.cleaning.report import figures, findings
 from proxbi.cleaning.report.evidence import contradicting_copies
-from proxbi.cleaning.report.markup import number, percent, script_data
-from proxbi.cleaning.report.review import COLUMNS, suspects, table, teaching
+from proxbi.cleaning.report.markup import number, percent, script_data, short
+from proxbi.cleaning.report.review import COLUMNS, LETTERS, suspects, table, teaching
 from proxbi.cleaning.report.rows import Rows
 from proxbi.cleaning.result import Cleaned
 from proxbi.report.page import render
@@ -142,7 +142,8 @@ def _earlier(rows: Rows, row: int) -> dict[str, Any]:
 
 
 def _copy(rows: Rows, first: int, second: int, exact: bool) -> dict[str, Any]:
-    both = [{"called": rows.called(row), "label": rows.labels[rows.given[row]]} for row in (first, second)]
+    cut = [(short(rows.called(row), LETTERS), short(rows.labels[rows.given[row]], LETTERS)) for row in (first, second)]
+    both = [{"called": called, "label": label} for called, label in cut]
     return {"both": both, "how": "the same" if exact else "nearly the same"}
 
 
