@@ -15,7 +15,7 @@ from typing import Any, NamedTuple
 import numpy as np
 from jaxtyping import Int
 
-from proxbi.cleaning.files.csv_file import open_text, said_plainly
+from proxbi.cleaning.files.csv_file import open_text, open_to_write, said_plainly
 from proxbi.cleaning.inputs.checks import plain, some
 
 COLUMNS = ("row", "id", "decision", "label", "digest")
@@ -120,3 +120,14 @@ def _label(line: dict[str, Any], where: str, about: Subject, row: int, known: di
     if line["decision"] == KEEP and label != given:
         raise ValueError(f"{where} keeps the label {label!r} of row {row}, whose label is {given!r}.")
     return known[label]
+
+
+def write_decisions(path: Path, about: Subject, decided: Decided) -> None:
+    """Write decisions as the report page saves them."""
+    with open_to_write(path) as file:
+        out = csv.writer(file, lineterminator="\n", quoting=csv.QUOTE_ALL)  # a lone \r would not be quoted else
+        out.writerow(COLUMNS)
+        for row, label in zip(decided.rows.tolist(), decided.labels, strict=True):
+            decision = KEEP if label == about.given[row] else "other"
+            called = str(plain(row if about.ids is None else about.ids[row]))
+            out.writerow([row, guarded(called), decision, guarded(str(plain(label))), about.digest])

@@ -15,8 +15,11 @@ with g_t the derivative of the logit of class t. A few rows of the largest gain 
 the next ones teach what these do not (a design of experiments, I-optimal; Atkinson, Donev and Tobias, Optimum
 experimental designs, with SAS, 2007).
 
-The gain depends on the row and not on its label. So rows in this order are a fair sample of rows like them, also for
-whoever only says that they are trusted; suspects, which are picked by their labels, are not.
+Every second row is drawn at random from all: no such model is right everywhere, and hard rows alone would say that
+beliefs are vaguer than those of most rows are.
+
+The order depends on the rows and not on their labels. So its rows are a fair sample of rows like them, also for whoever
+only says that they are trusted; suspects, which are picked by their labels, are not.
 """
 
 import numpy as np
@@ -39,7 +42,18 @@ CERTAIN = 1e-9
 def review_order(
     decision: Decision, scores: Scores, evidence: Evidence, draw: np.random.Generator
 ) -> Int[np.ndarray, " doubtful"]:
-    """The places of all rows that are not trusted, in the order in which to decide them."""
+    """The places of all rows that are not trusted, in the order in which to decide them: by gain and at random, in
+    turn.
+    """
+    drawn, best = draw.permutation(evidence.doubtful), _by_gain(decision, scores, evidence, draw)
+    in_turn = np.stack([best, drawn], axis=1).ravel()
+    return in_turn[np.sort(np.unique(in_turn, return_index=True)[1])]
+
+
+def _by_gain(
+    decision: Decision, scores: Scores, evidence: Evidence, draw: np.random.Generator
+) -> Int[np.ndarray, " doubtful"]:
+    """The same, those of the largest gain first."""
     doubtful = evidence.doubtful
     some = np.sort(draw.permutation(doubtful)[:CANDIDATES])
     ours = [each[some] for each in scores]
