@@ -4,6 +4,8 @@ rows were picked.
 
 import csv
 import json
+import re
+import warnings
 
 import numpy as np
 import pandas as pd
@@ -166,6 +168,22 @@ def test_given_labels_must_fit():
             cleaner = LabelCleaner().fit(X[:100], y[:100], trusted=[1, 2], given=np.roll(y[:100], 1))
     assert cleaner.result_.decided.sum() == 2
     assert sorted(cleaner.review_order_) == [0, *range(3, 100)]
+
+
+def test_decisions_made_on_the_page_of_an_estimator_come_back(tmp_path):
+    X, y = load_digits(return_X_y=True)
+    frame = pd.DataFrame(X[:100], index=[f"row {k}" for k in range(100)]).rename(columns=str)
+    with using("stand-in"), warnings.catch_warnings(action="ignore"):
+        first, other = LabelCleaner().fit(frame, y[:100]), LabelCleaner().fit(frame + 1, y[:100])
+    first.report(tmp_path / "page.html", frame)
+    data = json.loads(re.search(r'id="workbench-data">(.*?)</script>', (tmp_path / "page.html").read_text())[1])
+    about = Subject("the data", data["digest"], y[:100], list(frame.index))
+    write_decisions(tmp_path / "decisions.csv", about, Decided(np.array([3, 4]), np.array([7, y[4]])))
+    rows, labels = first.decisions(tmp_path / "decisions.csv")
+    assert rows.tolist() == [3, 4]
+    assert labels.tolist() == [7, y[4]]
+    with pytest.raises(ValueError, match="about another file"):
+        other.decisions(tmp_path / "decisions.csv")
 
 
 def test_labels_before_decisions_are_checked():

@@ -4,6 +4,7 @@ import time
 import warnings
 from dataclasses import replace
 from os import PathLike
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
@@ -36,8 +37,8 @@ if TYPE_CHECKING:
 NEXT_STEPS = (
     (
         "Fit again with what you decided. Rows that you looked at because of their labels need the labels they had:",
-        'd = pd.read_csv("decisions.csv"); y_new = y.copy(); y_new[d.row] = d.label\n'
-        "cleaner.fit(X, y_new, trusted=d.row, given=y)",
+        'rows, labels = cleaner.decisions("decisions.csv"); y_new = np.array(y); y_new[rows] = labels\n'
+        "cleaner.fit(X, y_new, trusted=rows, given=y)",
     ),
     ("Or, without looking, train on what is left:", "model.fit(X[~cleaner.is_issue_], y[~cleaner.is_issue_])"),
 )
@@ -176,6 +177,17 @@ class LabelCleaner(ClassifierMixin, BaseEstimator):
             "trusted": self.trusted_,
         }
         return pd.DataFrame(columns, index=self._index)
+
+    def decisions(self, path: str | PathLike[str]) -> tuple[np.ndarray, np.ndarray]:
+        """The rows of X that were decided on the page that `report` wrote, and the label of each. Decisions about other
+        data are refused.
+        """
+        from proxbi.cleaning.files.decisions import Subject, read_decisions
+
+        check_is_fitted(self)
+        inputs, ids = self._inputs, None if self._index is None else self._index.tolist()
+        given = inputs.classes[inputs.as_given[: inputs.rows]]
+        return read_decisions(Path(path), Subject("the data", self._digest, given, ids))
 
     def report(
         self, path: str | PathLike[str], X: Any = None, *, title: str = "Label cleaning", show_rows: bool = True

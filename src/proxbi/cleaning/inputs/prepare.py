@@ -48,11 +48,15 @@ class Inputs:
     before: Int[np.ndarray, " all_rows"] | None = None
     """The label that a trusted row had until a person decided about it; -1 for all others."""
 
+    @property
+    def as_given(self) -> Int[np.ndarray, " all_rows"]:
+        """The labels before any were decided."""
+        return self.labels if self.before is None else np.where(self.before >= 0, self.before, self.labels)
+
     def digest(self) -> str:
         """The SHA-256 of the rows and their labels as they came."""
-        labels = self.labels if self.before is None else np.where(self.before >= 0, self.before, self.labels)
         found = hashlib.sha256("\0".join(map(str, self.classes.tolist())).encode())
-        for part in (self.features[: self.rows], labels[: self.rows]):
+        for part in (self.features[: self.rows], self.as_given[: self.rows]):
             found.update(np.ascontiguousarray(part).data)
         return found.hexdigest()
 

@@ -63,7 +63,7 @@ def clean(
     array([ 7, 50])
     """
     table = checked(features, labels, classes, trusted, groups, sample_weight, pred_probs, before)
-    _check_weights(weights, sample_weight is not None, len(table.gold))
+    _check_weights(weights, sample_weight is not None, len(table.judges))
     say = progress or (lambda stage, share: None)
     # The threads of the BLAS below JAX, and those of JAX, wait for one another where others use the machine.
     with threadpool_limits(limits=1, user_api="blas"):
