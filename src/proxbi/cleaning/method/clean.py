@@ -89,7 +89,10 @@ def _clean(table: Table, free: Free | None, grouped: bool, seed: int, say: Progr
     tuned = samples.tune(table, roles, unit)
     say("comparing ways to weigh rows", 0.5)
     wanted = Weighting("free", PLAIN_FREE, MEANING_OF_FREE, True, free) if free else None
-    verdict = selection.hold(table, roles, unit, tuned, [*WEIGHTINGS, *([wanted] if wanted else [])], wanted)
+    # Decided rows tell how to judge, but what is measured on them holds for rows that were picked, not for all.
+    fair = samples.assign(table, draw, table.judges) if table.decided.any() else roles
+    compared = [*WEIGHTINGS, *([wanted] if wanted else [])]
+    verdict = selection.hold(table, fair, unit, tuned[: 2 if len(fair.halves[0]) else 1], compared, wanted)
     say("judging all rows", 0.7)
     settings = samples.average(tuned)
     bandwidth = unit * math.exp(settings["bandwidth"])
