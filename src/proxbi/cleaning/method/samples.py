@@ -40,7 +40,7 @@ class Roles(NamedTuple):
 
 
 def assign(table: Table, draw: np.random.Generator, trusted: Int[np.ndarray, " trusted"] | None = None) -> Roles:
-    """Roles for rows drawn at random, all trusted ones or only these among them; rows with no sample weight get none."""
+    """Roles for rows drawn at random, with all trusted ones or only these; rows with no sample weight get none."""
     noisy, gold = draw.permutation(table.noisy), draw.permutation(table.gold if trusted is None else trusted)
     half, most = min(HALF, len(gold) // 2), max(SAMPLE, PER_CLASS * table.classes)
     fit = min(most, max(1, len(noisy) // 2))
