@@ -174,7 +174,7 @@ def test_decisions_made_on_the_page_of_an_estimator_come_back(tmp_path):
     X, y = load_digits(return_X_y=True)
     frame = pd.DataFrame(X[:100], index=[f"row {k}" for k in range(100)]).rename(columns=str)
     with using("stand-in"), warnings.catch_warnings(action="ignore"):
-        first, other = LabelCleaner().fit(frame, y[:100]), LabelCleaner().fit(frame + 1, y[:100])
+        first, other = LabelCleaner().fit(frame, y[:100]), LabelCleaner().fit(frame[::-1], y[:100][::-1])
     first.report(tmp_path / "page.html", frame)
     data = json.loads(re.search(r'id="workbench-data">(.*?)</script>', (tmp_path / "page.html").read_text())[1])
     about = Subject("the data", data["digest"], y[:100], list(frame.index))
