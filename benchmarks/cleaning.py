@@ -6,6 +6,7 @@
     python benchmarks/cleaning.py million                   # a million rows of 50 columns: time and memory
     python benchmarks/cleaning.py tables --data FOLDER      # real tables, other noise: see cleaning_tables.py
     python benchmarks/cleaning.py votes --data FOLDER       # several votes a row: see cleaning_votes.py
+    python benchmarks/cleaning.py review --data FOLDER      # what decisions teach: see cleaning_review.py
 
 cleanlab is its `CleanLearning` with 5 folds, on the same rows but without the trusted ones, which it has no use for:
 "lr" with the logistic regression that is its default, "ours" with that on our kernel features. Its C is the one of
@@ -27,6 +28,7 @@ from cleanlab.classification import CleanLearning
 from sklearn.linear_model import LogisticRegression
 from sklearn.metrics import f1_score, roc_auc_score
 
+import cleaning_review
 import cleaning_tables
 import cleaning_votes
 from proxbi import datasets
@@ -240,9 +242,9 @@ def cases(seed: int, options: argparse.Namespace) -> Iterator[Case]:
 
 def main() -> None:
     """Rows as they come, then their means over seeds."""
-    others = {"tables": cleaning_tables.main, "votes": cleaning_votes.main}
+    others = {"tables": cleaning_tables, "votes": cleaning_votes, "review": cleaning_review}
     if sys.argv[1:2] and sys.argv[1] in others:
-        others[sys.argv[1]](sys.argv[2:])
+        others[sys.argv[1]].main(sys.argv[2:])
         return
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("what", choices=("mnist", "digits", "scenarios", "million"))

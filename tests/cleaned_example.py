@@ -11,11 +11,20 @@ from sklearn.linear_model import LogisticRegression
 from sklearn.model_selection import cross_val_predict
 
 from proxbi import datasets
-from proxbi.cleaning.report.page import write_report
+from proxbi.cleaning.inputs.features import Use
+from proxbi.cleaning.report.page import Run, Step, write_report
 from proxbi.cleaning.result import Cleaned, Interval
 
 EVIL = "</script><script>window.hacked=1</script><img src=x onerror='window.hacked=1'>\"&"
 DIGITS = [str(digit) for digit in range(10)]
+RUN = Run(
+    "proxbi clean digits.csv --label y",
+    7,
+    {"proxbi": "0.1.0", "jax": "0.8.0"},
+    "digits.csv (9 bytes)",
+    "d1" * 32,
+    "2026-11-16 14:00 UTC",
+)
 
 
 class Example(NamedTuple):
@@ -82,6 +91,7 @@ def digits(rows: int = 600, trusted: int = 100, noise: float = 0.2) -> Example:
             "kernel": "gaussian",
             "seed": 0,
         },
+        review=np.flatnonzero(~gold)[::-1],
     )
     images = features[:, :64].reshape(rows, 8, 8)
     return Example(cleaned, given, images, group_of)
@@ -116,6 +126,7 @@ def random(rows: int, classes: int, flagged: int, seed: int = 0) -> Example:
         issue=issue,
         suggested=suggested,
         trusted=np.zeros(rows, bool),
+        review=np.arange(rows),
         noise_by_class=by_class,
         helped=False,
         **nothing,
@@ -143,10 +154,11 @@ def everything(**changed: Any) -> dict[str, Any]:
         "group_of": example.group_of,
         "images": example.images,
         "frame": frame,
+        "features": example.images.reshape(n, -1),
+        "uses": [Use("ink", "number", "some are missing"), Use("digit", "", "the labels")],
+        "steps": [Step("Run again.", "proxbi clean digits.csv --label y --decisions decisions.csv")],
         "title": "Digits",
-        "command": "proxbi clean digits.csv --label y",
-        "seed": 7,
-        "versions": {"proxbi": "0.1.0", "jax": "0.8.0"},
+        "run": RUN,
     } | changed
 
 
@@ -171,7 +183,8 @@ def evil() -> dict[str, Any]:
         ids=[EVIL] * n,
         groups=[EVIL] * 3,
         frame=frame,
+        uses=[Use(EVIL, EVIL, EVIL), Use(EVIL, "", EVIL)],
+        steps=[Step(EVIL, EVIL)],
         title=EVIL,
-        command=EVIL,
-        versions={EVIL: EVIL},
+        run=Run(EVIL, 7, {EVIL: EVIL}, EVIL, EVIL, EVIL),
     )

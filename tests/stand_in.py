@@ -26,6 +26,7 @@ def clean(
     sample_weight=None,
     pred_probs=None,
     votes=None,
+    before=None,
     weights="auto",
     seed=0,
     progress=None,
@@ -34,6 +35,7 @@ def clean(
     say = progress or (lambda stage, share: None)
     say("asking the neighbours", 0.0)
     gold = np.zeros(len(labels), bool) if trusted is None else trusted
+    decided = np.zeros(len(labels), bool) if before is None else before >= 0
     voters = labels if sample_weight is None else np.where(sample_weight > 0, labels, -1)
     near = (
         NearestNeighbors(n_neighbors=min(NEIGHBOURS + 1, len(labels))).fit(features).kneighbors(return_distance=False)
@@ -67,6 +69,8 @@ def clean(
         warnings=[] if gold.any() else ["No row is trusted."],
         settings={"seed": seed},
         consensus=None if votes is None else _consensus(votes, classes, np.where(gold, labels, -1)),
+        review=np.flatnonzero(~gold),
+        decided=decided,
     )
 
 

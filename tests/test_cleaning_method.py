@@ -264,7 +264,7 @@ def test_the_gradients_of_the_noise_model_are_those_of_its_losses() -> None:
     best = calibration.calibrate(scores, np.eye(3)[truth], prior, class_sd=0.3)
 
     def loss(x: np.ndarray) -> float:
-        p = calibration._unpacked(x, 1)._softmax(scores)
+        p = calibration._unpacked(x, 1).softmax(scores)
         spread = calibration._spread(prior, calibration.SHARPNESS_SD, 0.3)
         return float(np.sum((x / spread) ** 2) / 2 - np.sum(np.log(p[np.arange(400), truth])))
 

@@ -1,7 +1,9 @@
-"""The report in a real browser: its tables sort, filter and copy, it tells the console and the network nothing, and it
-looks right on a phone and in print.
+"""The report in a real browser: its tables sort, filter and copy, it tells the console and the network nothing, it
+looks right on a phone and in print, and its letters can be read. What the workbench does is in
+test_cleaning_workbench.py.
 """
 
+import base64
 import csv
 import io
 import re
@@ -26,7 +28,7 @@ def tab(tmp_path_factory):
 
 @pytest.fixture
 def opened(tab, tmp_path):
-    report(tmp_path)
+    report(tmp_path, images=None)
     tab.open(tmp_path / "report.html")
     return tab
 
@@ -35,7 +37,7 @@ def column(tab: browser.Browser, head: str, table: str = "suspects") -> list[str
     """What is shown in a column, from the top down."""
     return tab.evaluate(
         f"""(() => {{
-        const table = document.querySelector("#{table} table");
+        const table = document.querySelector("#{table}-rows table");
         const head = Array.from(table.tHead.rows[0].cells).find((cell) => cell.textContent === "{head}");
         const rows = Array.from(table.tBodies[0].rows).filter((row) => row.offsetHeight > 0);
         return rows.map((row) => row.cells[head.cellIndex].textContent);
@@ -45,7 +47,7 @@ def column(tab: browser.Browser, head: str, table: str = "suspects") -> list[str
 
 def click(tab: browser.Browser, head: str) -> None:
     tab.evaluate(
-        f"""Array.from(document.querySelectorAll("#suspects th span"))
+        f"""Array.from(document.querySelectorAll("#suspects-rows th span"))
         .find((span) => span.textContent === "{head}").click()"""
     )
 
@@ -53,7 +55,7 @@ def click(tab: browser.Browser, head: str) -> None:
 def fill(tab: browser.Browser, control: str, value: str, event: str) -> None:
     tab.evaluate(
         f"""(() => {{
-        const control = document.querySelector("#suspects {control}");
+        const control = document.querySelector("#suspects-rows {control}");
         control.value = "{value}";
         control.dispatchEvent(new Event("{event}"));
         }})()"""
@@ -64,9 +66,9 @@ def copy(tab: browser.Browser) -> str:
     """Click on "copy", and wait for what is said."""
     return tab.evaluate(
         """new Promise((done) => {
-        const said = document.querySelector("#suspects .said");
+        const said = document.querySelector("#suspects-rows .said");
         new MutationObserver(() => done(said.textContent)).observe(said, { childList: true });
-        document.querySelector("#suspects .copy").click();
+        document.querySelector("#suspects-rows .copy").click();
         })"""
     )
 
@@ -82,7 +84,7 @@ def test_a_click_on_a_head_sorts(opened):
     assert column(opened, "count") == counts[::-1]
     click(opened, "note")
     assert column(opened, "note") == sorted(column(opened, "note"))
-    assert opened.evaluate('document.querySelectorAll("#suspects [aria-sort]").length') == 1
+    assert opened.evaluate('document.querySelectorAll("#suspects-rows [aria-sort]").length') == 1
 
 
 @needs_browser
@@ -100,7 +102,7 @@ def test_missing_values_are_last_in_either_direction(opened):
 def test_heads_answer_the_keyboard(opened):
     before = column(opened, "count")
     opened.evaluate(
-        """Array.from(document.querySelectorAll("#suspects th span")).find((span) => span.textContent === "count")
+        """Array.from(document.querySelectorAll("#suspects-rows th span")).find((span) => span.textContent === "count")
         .dispatchEvent(new KeyboardEvent("keydown", { key: "Enter", bubbles: true }))"""
     )
     assert column(opened, "count") == sorted(before, key=int) != before
@@ -121,7 +123,8 @@ def test_filters_change_the_rows_shown(opened):
     fill(opened, "input", "", "input")
     fill(opened, "select", "", "change")
     assert column(opened, "id") == ids
-    assert len(column(opened, "id", "borderline")) == 40
+    opened.evaluate("document.querySelectorAll('details').forEach((one) => one.open = true)")
+    assert len(column(opened, "id", "teaching")) == 100
 
 
 @needs_browser
@@ -131,7 +134,7 @@ def test_rows_are_copied_as_csv(opened):
     click(opened, "count")
     opened.call("Browser.resetPermissions", session=False)
     assert copy(opened) == "copy the text below"
-    by_hand = opened.evaluate('document.querySelector("#suspects textarea").value')
+    by_hand = opened.evaluate('document.querySelector("#suspects-rows textarea").value')
     opened.call(
         "Browser.grantPermissions", session=False, permissions=["clipboardReadWrite", "clipboardSanitizedWrite"]
     )
@@ -148,23 +151,22 @@ def test_rows_are_copied_as_csv(opened):
         place = int(row["id"].removeprefix("id-"))
         assert row["note"] == frame["note"][place]
         assert float(row["quality"]) == cleaned.quality[place]
-        assert float(row["weight"]) == cleaned.weight[place]
+        assert "nearest trusted rows" in row["why"]
         assert (float(row["ink"]) if row["ink"] else np.nan) == pytest.approx(frame["ink"][place], nan_ok=True)
-    assert list(rows[0]) == ["id", "given", "suggested", "quality", "weight", "group", "ink", "note", "count"]
+    assert list(rows[0]) == ["id", "given", "suggested", "quality", "why", "group", "ink", "note", "count"]
 
 
 @needs_browser
 def test_the_page_is_quiet_and_asks_for_nothing(tab, tmp_path):
     report(tmp_path, **evil())
     tab.open(tmp_path / "report.html")
-    click(tab, "quality")
     fill(tab, "input", "script", "input")
     copy(tab)
     page, *others = tab.requests()
     assert page == (tmp_path / "report.html").as_uri()
     assert all(address.startswith("data:") for address in others)
     assert tab.complaints() == []
-    assert tab.evaluate("[document.scripts.length, typeof window.hacked]") == [1, "undefined"]
+    assert tab.evaluate("[document.scripts.length, typeof window.hacked]") == [2, "undefined"]
     images = "Array.from(document.images)"
     assert tab.evaluate(f"Promise.all({images}.map((image) => image.decode())).then((all) => all.length)") > 40
     assert tab.evaluate(f"{images}.every((image) => image.naturalWidth === 8)")
@@ -187,6 +189,7 @@ def test_an_unquiet_page_would_be_noticed(tab, tmp_path):
 @needs_browser
 @pytest.mark.parametrize("width", [360, 390, 1100])
 def test_nothing_sticks_out_sideways(opened, width):
+    opened.evaluate("document.querySelectorAll('details').forEach((one) => one.open = true)")
     opened.call("Emulation.setDeviceMetricsOverride", width=width, height=800, deviceScaleFactor=1, mobile=width < 500)
     assert opened.evaluate("innerWidth") == width
     assert opened.evaluate("document.documentElement.scrollWidth") <= width
@@ -198,10 +201,10 @@ def test_nothing_sticks_out_sideways(opened, width):
 
 
 @needs_browser
-def test_print_shows_all_rows_and_no_controls_in_ink_on_white(opened):
+def test_print_shows_24_rows_and_no_controls_in_ink_on_white(opened):
     dark = [{"name": "prefers-color-scheme", "value": "dark"}]
     paper = "getComputedStyle(document.body).backgroundColor"
-    shown = """(() => { const box = document.querySelector("#suspects .rows");
+    shown = """(() => { const box = document.querySelector("#suspects-rows .rows");
         return [box.scrollHeight <= box.clientHeight, document.querySelector(".controls").offsetHeight > 0]; })()"""
     opened.call("Emulation.setEmulatedMedia", media="screen", features=dark)
     assert opened.evaluate(paper) == "rgb(22, 24, 26)"
@@ -209,7 +212,71 @@ def test_print_shows_all_rows_and_no_controls_in_ink_on_white(opened):
     opened.call("Emulation.setEmulatedMedia", media="print", features=dark)
     assert opened.evaluate(paper) == "rgb(255, 255, 255)"
     assert opened.evaluate(shown) == [True, False]
+    assert len(column(opened, "id")) == 24
     opened.call("Emulation.setEmulatedMedia", media="")
+    opened.call("Emulation.clearDeviceMetricsOverride")
+    pages = base64.b64decode(opened.call("Page.printToPDF")["data"])
+    assert max(int(count) for count in re.findall(rb"/Count (\d+)", pages)) <= 6
+
+
+CONTRAST = """(() => {
+  const channel = (v) => (v /= 255) <= 0.03928 ? v / 12.92 : ((v + 0.055) / 1.055) ** 2.4;
+  const light = ([r, g, b]) => 0.2126 * channel(r) + 0.7152 * channel(g) + 0.0722 * channel(b);
+  const parse = (text) => { const v = text.match(/[\\d.]+/g).map(Number); return v.length > 3 ? v : [...v, 1]; };
+  const over = (top, under) => [0, 1, 2].map((k) => top[3] * top[k] + (1 - top[3]) * under[k]);
+  const paper = (node) => {
+    if (!node) return [255, 255, 255];
+    const own = parse(getComputedStyle(node).backgroundColor);
+    return own[3] === 1 ? own : over(own, paper(node.parentElement));
+  };
+  const bad = [];
+  const walk = document.createTreeWalker(document.body, NodeFilter.SHOW_TEXT);
+  while (walk.nextNode()) {
+    const node = walk.currentNode.parentElement;
+    if (!walk.currentNode.textContent.trim() || !node.getClientRects().length || node.closest("script")) continue;
+    const style = getComputedStyle(node), below = paper(node);
+    const ink = over(parse(node.closest("svg") ? style.fill : style.color), below);
+    const [a, b] = [light(ink), light(below)];
+    const ratio = (Math.max(a, b) + 0.05) / (Math.min(a, b) + 0.05);
+    if (ratio < 4.5) bad.push([node.tagName + "." + node.className, walk.currentNode.textContent.trim(), ratio]);
+  }
+  return bad;
+})()"""
+
+
+@needs_browser
+@pytest.mark.parametrize("scheme", ["light", "dark"])
+@pytest.mark.parametrize("pictures", [True, False])
+def test_all_letters_have_a_contrast_of_at_least_4_5(tab, tmp_path, scheme, pictures):
+    report(tmp_path, **({} if pictures else {"images": None}))
+    tab.open(tmp_path / "report.html")
+    tab.call("Emulation.setEmulatedMedia", media="screen", features=[{"name": "prefers-color-scheme", "value": scheme}])
+    tab.evaluate("document.querySelectorAll('details').forEach((one) => one.open = true)")
+    assert tab.evaluate(CONTRAST) == []
+    tab.evaluate("document.querySelector('.headline').style.color = '#888'")  # 3.5 on white: the negative control
+    tab.evaluate("document.body.style.background = '#fff'")
+    assert tab.evaluate(CONTRAST) != []
+    tab.call("Emulation.setEmulatedMedia", media="", features=[])
+
+
+@needs_browser
+def test_a_hundred_thousand_flagged_rows_make_a_small_page_that_opens_at_once(tab, tmp_path):
+    example = cleaned_example.random(120_000, 10, 100_000)
+    frame = pd.DataFrame(
+        np.random.default_rng(0).normal(size=(120_000, 6)), columns=[f"measured_{k}" for k in range(6)]
+    )
+    write_report(
+        tmp_path / "report.html",
+        example.cleaned,
+        labels=cleaned_example.DIGITS,
+        given=example.given,
+        frame=frame,
+        features=frame.to_numpy(np.float32),
+    )
+    assert (tmp_path / "report.html").stat().st_size < 5_000_000
+    tab.open(tmp_path / "report.html")
+    opened = tab.evaluate("performance.getEntriesByType('navigation')[0].loadEventEnd")
+    assert 0 < opened < 3000  # milliseconds: what the page must show, by the browser's own clock
 
 
 @needs_browser

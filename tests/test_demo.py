@@ -36,8 +36,8 @@ def test_the_demo_writes_its_tables_page_and_files(output):
     assert ran.stderr == ""  # no progress bar, no warning: this is not a terminal
     for words in ("proxbi clean digits.npz", "1,000 and 200 trusted", "test accuracy"):
         assert words in ran.stdout
-    assert (folder / "demo.png").read_bytes().startswith(b"\x89PNG")
-    assert "<svg" in (folder / "demo.svg").read_text()
+    assert "Open" in ran.stdout
+    assert "proxbi demo --decisions" in ran.stdout.replace("\n", " ")
     assert "data:image/png" in (folder / "report.html").read_text()
     assert len(rows(folder / "cleaned.csv")) == 1000
     assert json.loads((folder / "summary.json").read_text())["trusted"] == 200
@@ -55,6 +55,18 @@ def test_the_command_it_shows_does_the_same(output):
     again = proxbi("clean", "digits.npz", "--out", "again.csv", "--seed", 0, cwd=folder)
     assert again.returncode == 0, again.stderr
     assert (folder / "again.csv").read_bytes() == (folder / "cleaned.csv").read_bytes()
+
+
+def test_the_second_round_starts_from_decisions(output):
+    """Of somebody who knows the truth; those of the first round stay where they are."""
+    _, folder = output
+    ran = proxbi("demo", "--out", folder, "--decisions")
+    assert ran.returncode == 0, ran.stderr
+    assert "The second round" in ran.stdout
+    assert len(rows(folder / "decisions.csv")) == demo.DECIDED
+    summary = json.loads((folder / "summary.json").read_text())
+    assert (summary["trusted"], summary["decided"]) == (200 + demo.DECIDED, demo.DECIDED)
+    assert json.loads((folder / "truth.json").read_text())["detection"]["F1"] > 0.95
 
 
 def test_the_data_are_deterministic():

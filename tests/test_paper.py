@@ -125,9 +125,9 @@ def test_choosing_cells(arguments, names):
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        (("BiO-XYZ", "", "", False), "--rows: there is no 'BiO-XYZ'"),
-        (("", "0.3", "", False), "--p: there is no '0.3'"),
-        (("", "", "BiO-AID", False), "--cells: there is no 'BiO-AID'"),
+        (("BiO-XYZ", "", "", False), "^rows: there is no 'BiO-XYZ'"),
+        (("", "0.3", "", False), "^p: there is no '0.3'"),
+        (("", "", "BiO-AID", False), "^cells: there is no 'BiO-AID'"),
         (("BiO-AIDm", "", "", True), "leave no cell"),
     ],
 )

@@ -1,7 +1,7 @@
 """What `proxbi.cleaning.clean` returns."""
 
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -90,6 +90,15 @@ class Cleaned:
     consensus: Consensus | None = None
     """Where rows have several votes. The label that `quality`, `issue` and the rates are about is then the one that the
     votes alone make most likely."""
+    review: Int[np.ndarray, " untrusted"] = field(default_factory=lambda: np.zeros(0, np.int64))
+    """The rows that are not trusted, those first whose labels would teach most if a person decided them."""
+    decided: Bool[np.ndarray, " n"] = field(default_factory=lambda: np.zeros(0, bool))
+    """The trusted rows that a person decided, having seen their labels; empty where there are none."""
+
+    @property
+    def judges(self) -> bool:
+        """Whether there are trusted rows that stand for the others: decided ones were picked, and do not."""
+        return bool(np.sum(self.trusted) > np.sum(self.decided))
 
     @classmethod
     def unknown(cls, labels: Int[np.ndarray, " n"], warning: str, **settings: float | str) -> "Cleaned":
@@ -111,4 +120,5 @@ class Cleaned:
             removal=[],
             warnings=[warning],
             settings=dict(settings),
+            review=np.arange(n),
         )

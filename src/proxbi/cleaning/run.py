@@ -49,6 +49,7 @@ def clean_inputs(
             progress=progress,
             pred_probs=inputs.pred_probs,
             **votes,
+            before=inputs.before,
         )
     said = [] if len(np.unique(inputs.labels[~cleaned.issue])) > 1 else [NOTHING_LEFT]
     return replace(cleaned, warnings=[*inputs.warnings, *cleaned.warnings, *said])

@@ -1,6 +1,7 @@
 """`proxbi clean`."""
 
 import math
+import shlex
 from enum import StrEnum
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -14,6 +15,7 @@ from proxbi.cli._programs import keep_programs
 
 if TYPE_CHECKING:
     from proxbi.cleaning.files.job import Job, Outputs
+    from proxbi.cleaning.report.page import Step
 
 TOO_MANY, NOT_KNOWN = 1, 3
 """Exit codes of --fail-if-noise-above."""
@@ -61,6 +63,10 @@ _PredProbs = Annotated[
         "for each class (named by class, or in the order of the sorted classes)."
     ),
 ]
+_Decisions = Annotated[
+    Path | None,
+    typer.Option(help="Decisions saved from the report of an earlier run (CSV): these rows are trusted now."),
+]
 _WeightsOption = Annotated[_Weights, typer.Option(help="auto: few parameters for all rows. free: one for each row.")]
 _ModeOption = Annotated[
     _Mode,
@@ -71,6 +77,9 @@ _Out = Annotated[
     typer.Option(help="Where the rows go: .csv, .tsv (also .gz), .parquet or .npz; - for standard output."),
 ]
 _Report = Annotated[Path | None, typer.Option(help="Where the report goes, an HTML page.")]
+_NoRows = Annotated[
+    bool, typer.Option("--no-rows", help="Leave all single rows out of the report, for pages that leave the house.")
+]
 _Json = Annotated[Path | None, typer.Option("--json", help="Where the summary goes.")]
 _FailAbove = Annotated[
     float | None,
@@ -89,10 +98,12 @@ def clean(
     id_: _Id = None,
     drop: _Drop = "",
     pred_probs: _PredProbs = None,
+    decisions: _Decisions = None,
     weights: _WeightsOption = _Weights.auto,
     mode: _ModeOption = _Mode.weight,
     out: _Out = None,
     report: _Report = None,
+    no_rows: _NoRows = False,
     json_: _Json = None,
     fail_if_noise_above: _FailAbove = None,
     seed: _Seed = 0,
@@ -112,22 +123,46 @@ def clean(
     if trusted_col is not None and trusted is not None:
         raise ValueError("--trusted-col and --trusted cannot both be given.")
     dropped = [name.strip() for name in drop.split(",") if name.strip()]
-    outputs = Outputs(out, report, json_, mode.value)
+    outputs = Outputs(out, report, json_, mode.value, not no_rows)
     with progress_bar("cleaning") as tick:
         job = clean_file(
             data,
             Roles(label, trusted_col, trusted, group, id_, dropped),
             outputs,
             pred_probs=pred_probs,
+            decisions=decisions,
             weights=weights.value,
             seed=seed,
             command=given_command(),
+            steps=next_steps(given_command()),
             progress=lambda stage, share: tick(share, 1, stage),
         )
     taken = any(path in STANDARD_OUTPUT for path in outputs.paths())
     show(Console(stderr=taken), str(data), job, outputs)
     if fail_if_noise_above is not None:
         _gate(job.cleaned.noise_rate.estimate, fail_if_noise_above)
+
+
+def next_steps(command: str) -> "list[Step]":
+    """What to do after this command."""
+    from proxbi.cleaning.report.page import Step
+
+    words = _without(shlex.split(command), ("--decisions", "--mode", "--out"))
+    again = shlex.join(words)
+    return [
+        Step("Run again with your decisions: decided rows are trusted then.", f"{again} --decisions decisions.csv"),
+        Step("Or, without looking, write the rows without the suspects,", f"{again} --mode drop --out cleaned.csv"),
+        Step("or with the suggested labels.", f"{again} --mode relabel --out cleaned.csv"),
+    ]
+
+
+def _without(words: list[str], options: tuple[str, ...]) -> list[str]:
+    """A command without these options and their values."""
+    kept: list[str] = []
+    for before, word in zip(["", *words], words, strict=False):
+        if word not in options and before not in options and not word.startswith(tuple(f"{o}=" for o in options)):
+            kept.append(word)
+    return kept
 
 
 def _gate(rate: float, most: float) -> None:
@@ -156,6 +191,7 @@ def _annotator(found: dict[str, Any]) -> dict[str, Any]:
 
 def show(console: Console, title: str, job: "Job", outputs: "Outputs") -> None:
     """What was found, first in a sentence, the warnings, and where the files are."""
+    from proxbi.cleaning.method.weightings import PLAIN
     from proxbi.cleaning.report import findings
     from proxbi.cleaning.report.markup import percent
 
@@ -168,7 +204,7 @@ def show(console: Console, title: str, job: "Job", outputs: "Outputs") -> None:
         "wrong labels, estimated": findings.share_wrong(cleaned.noise_rate),
     }
     if (measured := findings.accuracies(cleaned)) is not None:
-        table["weights"] = cleaned.chosen
+        table["trained on"] = PLAIN.get(cleaned.chosen, cleaned.chosen)
         table |= dict(zip(("held-out accuracy before", "held-out accuracy after"), measured, strict=True))
     print_table(console, title, [{"": name, "found": value} for name, value in table.items()])
     if annotators := job.summary["annotators"]:

@@ -101,7 +101,10 @@ def _reproduce(
     from proxbi.report import write_page
 
     keep_programs()
-    chosen = protocols.choose(*wanted)
+    try:
+        chosen = protocols.choose(*wanted)
+    except ValueError as error:  # it names the argument as Python calls it
+        raise ValueError(f"--{error}") from error
     if protocol is _Protocol.published and seeds > 1:
         raise ValueError("--seeds must be left out for the published protocol: it has one start and one noise.")
     numbers = [None] if protocol is _Protocol.published else range(seeds or 3)

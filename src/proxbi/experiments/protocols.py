@@ -170,18 +170,18 @@ def stack(settings: list[Settings]) -> Settings:
 
 
 def choose(rows: str, rates: str, cells: str, quick: bool) -> list[Cell]:
-    """The cells that the command line asks for; everything is all 36."""
+    """The cells of these rows and shares of noise, or those named; everything is all 36."""
     if cells:
-        return [_named("--cells", name, {str(cell): cell for cell in CELLS}) for name in _split(cells)]
+        return [_named("cells", name, {str(cell): cell for cell in CELLS}) for name in _split(cells)]
     chosen = [cell for cell in CELLS if not quick or (cell.p == 0.1 and (cell.kind == "ITD" or cell.row == "BiO-AID"))]
     if rows:
-        named = {_named("--rows", name, {cell.row: cell.row for cell in CELLS}) for name in _split(rows)}
+        named = {_named("rows", name, {cell.row: cell.row for cell in CELLS}) for name in _split(rows)}
         chosen = [cell for cell in chosen if cell.row in named]
     if rates:
-        wanted = {_named("--p", rate, {f"{p:g}": p for p in RATES}) for rate in _split(rates)}
+        wanted = {_named("p", rate, {f"{p:g}": p for p in RATES}) for rate in _split(rates)}
         chosen = [cell for cell in chosen if cell.p in wanted]
     if not chosen:
-        raise ValueError("--rows, --p and --quick leave no cell to run.")
+        raise ValueError("rows, p and quick leave no cell to run.")
     return chosen
 
 
@@ -189,7 +189,7 @@ def _split(names: str) -> list[str]:
     return [name.strip() for name in names.split(",")]
 
 
-def _named(option: str, name: str, known: dict[str, Any]) -> Any:
+def _named(argument: str, name: str, known: dict[str, Any]) -> Any:
     if name not in known:
-        raise ValueError(f"{option}: there is no {name!r}; there is {', '.join(known)}.")
+        raise ValueError(f"{argument}: there is no {name!r}; there is {', '.join(known)}.")
     return known[name]

@@ -1,8 +1,10 @@
 """The label cleaner as a scikit-learn classifier."""
 
+import time
 import warnings
 from dataclasses import replace
 from os import PathLike
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
@@ -39,6 +41,17 @@ OF_VOTES = (
 """What there is only where rows have several votes."""
 
 
+NEXT_STEPS = (
+    (
+        "Fit again with what you decided. Rows that you looked at because of their labels need the labels they had:",
+        'rows, labels = cleaner.decisions("decisions.csv"); y_new = np.array(y); y_new[rows] = labels\n'
+        "cleaner.fit(X, y_new, trusted=rows, given=y)",
+    ),
+    ("Or, without looking, train on what is left:", "model.fit(X[~cleaner.is_issue_], y[~cleaner.is_issue_])"),
+)
+"""What the report says should be done next."""
+
+
 class CleaningWarning(UserWarning):
     """Something about the data that a user of the cleaner should know."""
 
@@ -62,7 +75,8 @@ class LabelCleaner(ClassifierMixin, BaseEstimator):
 
     After `fit`, one value for each row of X: `sample_weight_` in [0, 1]; `label_quality_`, the probability that the
     label is right; `is_issue_`; `suggested_label_`; `trusted_`. And `noise_rate_` (estimate, low, high: the 95 %
-    interval of the share of wrong labels among rows not trusted), `classes_`, `group_names_`, `history_` of the outer
+    interval of the share of wrong labels among rows not trusted), `review_order_` (rows of X that are not trusted, with
+    those first whose labels would teach most if you decided them), `classes_`, `group_names_`, `history_` of the outer
     solver, `estimator_`, the final classifier, and `result_`, all that was found, with X_val's rows after X's.
 
     Where `y` has several votes a row, what is said of labels is about those that the votes alone make most likely, and
@@ -85,7 +99,7 @@ class LabelCleaner(ClassifierMixin, BaseEstimator):
     """
 
     # No other estimator knows what these are: in metadata routing it asks for them without being told to.
-    __metadata_request__fit = dict.fromkeys(("X_val", "y_val", "trusted", "groups", "pred_probs"), True)
+    __metadata_request__fit = dict.fromkeys(("X_val", "y_val", "trusted", "given", "groups", "pred_probs"), True)
 
     def __init__(
         self, estimator: Any = None, *, weights: Literal["auto", "free"] = "auto", random_state: Any = 0
@@ -103,6 +117,7 @@ class LabelCleaner(ClassifierMixin, BaseEstimator):
         X_val: Any = None,
         y_val: Any = None,
         trusted: Any = None,
+        given: Any = None,
         groups: Any = None,
         pred_probs: Any = None,
     ) -> "LabelCleaner":
@@ -115,6 +130,8 @@ class LabelCleaner(ClassifierMixin, BaseEstimator):
         - `trusted`: which labels are known to be right: truth values, or places of rows. In cross-validation give
           truth values: scikit-learn slices what is as long as X, and nothing else. Of several votes a row, the class
           with the most is trusted.
+        - `given`: where trusted rows were looked at because of their labels (as suspects are), the labels as they came,
+          for all rows; what was decided stands in `y`. Such rows do not stand for the others, and this corrects for it.
         - `X_val, y_val`: trusted rows beside X.
         - `groups`: the annotator or source of each row; each gets a noise rate of its own.
         - `pred_probs`: out-of-fold probabilities of a model of one's own, for the rows of X and the classes in order;
@@ -132,6 +149,7 @@ class LabelCleaner(ClassifierMixin, BaseEstimator):
             X_val=X_val,
             y_val=y_val,
             trusted=trusted,
+            given=given,
             groups=groups,
             sample_weight=sample_weight,
             pred_probs=pred_probs,
@@ -185,15 +203,32 @@ class LabelCleaner(ClassifierMixin, BaseEstimator):
             }
         return pd.DataFrame(columns, index=self._index)
 
-    def report(self, path: str | PathLike[str], X: Any = None, *, title: str = "Label cleaning") -> None:
-        """Write the report, one HTML page, to `path`. Given the `X` of `fit`, its columns or its images are shown
-        beside the suspects.
+    def decisions(self, path: str | PathLike[str]) -> tuple[np.ndarray, np.ndarray]:
+        """The rows of X that were decided on the page that `report` wrote, and the label of each. Decisions about other
+        data are refused.
         """
+        from proxbi.cleaning.files.decisions import Subject, read_decisions
+
+        check_is_fitted(self)
+        inputs, ids = self._inputs, None if self._index is None else self._index.tolist()
+        given = inputs.classes[inputs.as_given[: inputs.rows]]
+        return read_decisions(Path(path), Subject("the data", self._digest, given, ids))
+
+    def report(
+        self, path: str | PathLike[str], X: Any = None, *, title: str = "Label cleaning", show_rows: bool = True
+    ) -> None:
+        """Write the report, one HTML page, to `path`. Given the `X` of `fit`, its columns or its images are shown
+        beside the suspects, with what speaks against each label. Without `show_rows` there is nothing about single
+        rows on it.
+        """
+        from proxbi.cleaning.report.page import Run, Step
         from proxbi.cleaning.report.publish import publish
 
         check_is_fitted(self)
         ids = None if self._index is None else self._index.tolist()
-        publish(path, self._inputs, self.result_, X=X, ids=ids, title=title, seed=self._seed)
+        run = Run(seed=self._seed, digest=self._digest, made=time.strftime("%Y-%m-%d %H:%M %Z"))
+        steps = [Step(*step) for step in NEXT_STEPS]
+        publish(path, self._inputs, self.result_, X=X, ids=ids, title=title, run=run, steps=steps, show_rows=show_rows)
 
     def __sklearn_tags__(self) -> Any:
         tags = super().__sklearn_tags__()
@@ -244,6 +279,7 @@ class LabelCleaner(ClassifierMixin, BaseEstimator):
 
     def _store(self, inputs: Inputs, cleaned: Cleaned) -> None:
         rows = slice(inputs.rows)
+        self._digest = inputs.digest()
         self._inputs = replace(inputs, features=inputs.features[:0])  # not kept: as large as X
         self.result_ = cleaned
         self.classes_ = inputs.classes
@@ -253,6 +289,7 @@ class LabelCleaner(ClassifierMixin, BaseEstimator):
         self.is_issue_ = cleaned.issue[rows]
         self.suggested_label_ = inputs.classes[cleaned.suggested[rows]]
         self.trusted_ = cleaned.trusted[rows]
+        self.review_order_ = cleaned.review
         self.noise_rate_ = cleaned.noise_rate
         self.history_ = cleaned.history
         for name in OF_VOTES:

@@ -1,19 +1,23 @@
 """A file of rows -> cleaned rows, a report and a summary: the work of `proxbi clean`."""
 
 import json
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from datetime import datetime
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any, Literal, NamedTuple
 
 import numpy as np
 
-from proxbi.cleaning.files.formats import kind_of, require_room
+from proxbi.cleaning.files.decisions import Decided, Subject, file_digest, read_decisions
+from proxbi.cleaning.files.formats import Source, kind_of, require_room
 from proxbi.cleaning.files.places import STANDARD, Writer, is_stream, require_readable, require_writable, write_all
 from proxbi.cleaning.files.probabilities import ARRAYS, read_probabilities
 from proxbi.cleaning.files.tables import OF_VOTES, Roles, Rows, load, save
 from proxbi.cleaning.inputs.ballots import has_votes
+from proxbi.cleaning.inputs.features import Use
 from proxbi.cleaning.inputs.prepare import Inputs, prepare
+from proxbi.cleaning.report.page import Run, Step
 from proxbi.cleaning.result import Cleaned
 from proxbi.cleaning.run import clean_inputs
 
@@ -27,6 +31,8 @@ class Outputs(NamedTuple):
     report: Path | None = None
     summary: Path | None = None
     mode: Literal["weight", "drop", "relabel"] = "weight"
+    show_rows: bool = True
+    """Whether the report shows single rows."""
 
     def paths(self) -> list[Path]:
         return [path for path in (self.rows, self.report, self.summary) if path is not None]
@@ -38,6 +44,7 @@ class Job(NamedTuple):
     inputs: Inputs
     cleaned: Cleaned
     summary: dict[str, Any]
+    decided: Decided | None = None
 
 
 def clean_file(
@@ -46,20 +53,24 @@ def clean_file(
     outputs: Outputs,
     *,
     pred_probs: Path | None = None,
+    decisions: Path | None = None,
     weights: Literal["auto", "free"] = "auto",
     seed: int = 0,
     command: str | None = None,
+    steps: Sequence[Step] = (),
     progress: Callable[[str, float], None] | None = None,
 ) -> Job:
     """Clean the labels of the file. Everything that can be wrong with the paths is looked at first, then the rows, and
     only then does the work start; the outputs are written at the end, all of them or none.
 
     `Path("-")` is standard input or output, with rows as CSV. `pred_probs` is a file with the probabilities of a model
-    of yours, out of fold: a row for each row of `path`, a column for each class.
+    of yours, out of fold: a row for each row of `path`, a column for each class. `decisions` is a CSV file of decisions
+    about rows of `path`, saved from the report of an earlier run: these rows are trusted now. `steps` are what the
+    report says should be done next.
     """
     say = progress or (lambda stage, share: None)
     _require_packages()
-    check_paths(path, roles, outputs, pred_probs)
+    check_paths(path, roles, outputs, pred_probs, decisions)
     say("reading", 0.0)
     rows = load(path, roles)
     if outputs.rows is not None:
@@ -69,21 +80,32 @@ def clean_file(
             f"{rows.words.labels} are several labels a row, and mode relabel replaces one: the consensus is written to "
             f"a column of its own, {OF_VOTES[0]!r}."
         )
+    if decisions is not None and has_votes(rows.y):
+        raise ValueError(
+            f"{rows.words.labels} are several labels a row, and decisions are about one: mark the rows you decided as "
+            "trusted instead."
+        )
     chances = None if pred_probs is None else read_probabilities(pred_probs, len(rows.y), rows.classes)
-    inputs = prepare(**rows.arguments(), pred_probs=chances)
+    digest = file_digest(rows.source.path)
+    decided = None
+    if decisions is not None:
+        decided = read_decisions(decisions, Subject(rows.source.name, digest, rows.y, rows.called()[1]))
+    inputs = prepare(**rows.arguments(decided), pred_probs=chances)
     cleaned = clean_inputs(inputs, weights=weights, seed=seed, progress=progress)
     inputs = inputs if cleaned.consensus is None else inputs.with_consensus(cleaned.consensus.label)
-    job = Job(inputs, cleaned, summary(inputs, cleaned, seed, command))
+    job = Job(inputs, cleaned, summary(inputs, cleaned, seed, command) | {"digest": digest}, decided)
     say("writing", 1.0)
-    _write(rows, job, outputs, seed, command)
+    _write(rows, job, outputs, Run(command or "", seed, {}, _described(rows.source), digest, _now()), steps)
     return job
 
 
-def check_paths(path: Path, roles: Roles, outputs: Outputs, pred_probs: Path | None = None) -> None:
+def check_paths(
+    path: Path, roles: Roles, outputs: Outputs, pred_probs: Path | None = None, decisions: Path | None = None
+) -> None:
     """Refuse inputs that cannot be read and outputs that cannot be written."""
-    inputs = [given for given in (path, roles.trusted_file, pred_probs) if given is not None]
+    inputs = [given for given in (path, roles.trusted_file, pred_probs, decisions) if given is not None]
     for given in inputs:
-        if given is not pred_probs or given.suffix.lower() not in ARRAYS:
+        if given is not decisions and (given is not pred_probs or given.suffix.lower() not in ARRAYS):
             kind_of(given)
         require_readable(given)
     if roles.trusted_file is not None and roles.trusted_file.resolve() == path.resolve():
@@ -122,6 +144,7 @@ def summary(inputs: Inputs, cleaned: Cleaned, seed: int, command: str | None) ->
         "for_a_model": findings.for_a_model(cleaned),
         "rows": int(np.sum(~cleaned.trusted)),
         "trusted": int(np.sum(cleaned.trusted)),
+        "decided": int(np.sum(cleaned.decided)),
         "flagged": int(np.sum(cleaned.issue)),
         "noise_rate": cleaned.noise_rate._asdict(),
         "noise_by_class": [{**row, "class": classes[row["class"]]} for row in cleaned.noise_by_class],
@@ -148,24 +171,43 @@ def _annotators(inputs: Inputs, cleaned: Cleaned) -> list[dict[str, Any]]:
     ]
 
 
-def _write(rows: Rows, job: Job, outputs: Outputs, seed: int, command: str | None) -> None:
+def _described(source: Source) -> str:
+    return f"{Path(source.name).name} ({source.path.stat().st_size:,} bytes)"
+
+
+def _now() -> str:
+    return datetime.now().astimezone().strftime("%Y-%m-%d %H:%M %Z")
+
+
+def _write(rows: Rows, job: Job, outputs: Outputs, run: Run, steps: Sequence[Step]) -> None:
     writers: list[tuple[Path, Writer]] = []
     if outputs.rows is not None:
         writers.append((outputs.rows, lambda to: save(rows, job.cleaned, job.inputs.classes, outputs.mode, to)))
     if outputs.report is not None:
-        writers.append((outputs.report, lambda to: _report(to, rows, job, seed, command)))
+        writers.append((outputs.report, lambda to: _report(to, rows, job, outputs.show_rows, run, steps)))
     if outputs.summary is not None:
         text = json.dumps(job.summary, indent=2) + "\n"
         writers.append((outputs.summary, lambda to: to.write_text(text, encoding="utf-8")))
     write_all(writers)
 
 
-def _report(path: Path, rows: Rows, job: Job, seed: int, command: str | None) -> None:
+def _report(path: Path, rows: Rows, job: Job, show_rows: bool, run: Run, steps: Sequence[Step]) -> None:
     from proxbi.cleaning.report.publish import publish
 
     kind, ids = rows.called()
-    title = f"The labels of {Path(rows.source.name).name}"
-    publish(path, job.inputs, job.cleaned, X=rows.X, ids=ids, id_name=kind, title=title, command=command, seed=seed)
+    publish(
+        path,
+        job.inputs,
+        job.cleaned,
+        X=rows.X,
+        ids=ids,
+        id_name=kind,
+        title=f"Labels of {Path(rows.source.name).name}",
+        run=run,
+        steps=steps,
+        unused=[Use(name, "", why) for name, why in rows.unused.items()],
+        show_rows=show_rows,
+    )
 
 
 def _plain(value: Any) -> Any:

@@ -9,6 +9,7 @@ import numpy as np
 from jaxtyping import Bool
 
 from proxbi.cleaning.files.csv_file import INTEGER, MISSING, Csv
+from proxbi.cleaning.files.decisions import Decided
 from proxbi.cleaning.files.formats import Changes, Npz, Parquet, Source, decoded, read, write
 from proxbi.cleaning.inputs.ballots import has_votes, read_ballots
 from proxbi.cleaning.inputs.checks import Where, Words, by_index, require_labels
@@ -53,16 +54,25 @@ class Rows:
     X_val: "pd.DataFrame | np.ndarray | None"
     y_val: "np.ndarray | pd.DataFrame | None"
     words: Words
+    unused: dict[str, str]
+    """Columns that are no features, and why."""
 
     @property
     def classes(self) -> np.ndarray:
         """In order."""
         return read_ballots(self.y, self.words).classes if has_votes(self.y) else np.unique(self.y)
 
-    def arguments(self) -> dict[str, Any]:
-        """For `prepare`."""
+    def arguments(self, decided: Decided | None = None) -> dict[str, Any]:
+        """For `prepare`; rows that were decided are trusted, with the labels decided on."""
         names = ("X", "y", "X_val", "y_val", "trusted", "groups", "words")
-        return {name: getattr(self, name) for name in names}
+        found = {name: getattr(self, name) for name in names}
+        if decided is None or not len(decided.rows):
+            return found
+        y, trusted, given = self.y.copy(), np.zeros(len(self.y), bool), np.full(len(self.y), None, object)
+        if self.trusted is not None:
+            trusted |= self.trusted
+        y[decided.rows], trusted[decided.rows], given[decided.rows] = decided.labels, True, self.y[decided.rows]
+        return found | {"y": y, "trusted": trusted, "given": given}
 
     def called(self) -> tuple[str, list[Any] | None]:
         """What to call the rows: by their ids, by their lines in a spreadsheet, or (None) by their numbers."""
@@ -81,14 +91,18 @@ def load(path: Path, roles: Roles) -> Rows:
 def save(rows: Rows, cleaned: Cleaned, classes: np.ndarray, mode: str, path: Path) -> None:
     """Write all columns of the file and what was found; with `mode` "drop" without the flagged rows, with "relabel"
     with the suggested labels (those given are in `proxbi_given_label`).
+
+    What is written is about the labels in the file: one that a person decided against is flagged, and counts nothing.
     """
     n = len(rows.y)
     suggested = classes[cleaned.suggested[:n]]
-    found = (cleaned.weight[:n], cleaned.issue[:n], cleaned.quality[:n], suggested, cleaned.trusted[:n])
-    added = dict(zip(ADDED, found, strict=True))
+    overruled = np.zeros(n, bool) if cleaned.consensus is not None else cleaned.trusted[:n] & (suggested != rows.y)
+    weight, quality = (np.where(overruled, 0.0, values[:n]) for values in (cleaned.weight, cleaned.quality))
+    issue = cleaned.issue[:n] | overruled
+    added = dict(zip(ADDED, (weight, issue, quality, suggested, cleaned.trusted[:n]), strict=True))
     if cleaned.consensus is not None:
         added |= _of_votes(rows, cleaned.consensus.of_first(n), classes)
-    kept = ~cleaned.issue[:n] if mode == "drop" else np.ones(n, bool)
+    kept = ~issue if mode == "drop" else np.ones(n, bool)
     if mode == "relabel":
         assert isinstance(rows.y, np.ndarray), "several votes are not relabelled"
         write(rows.source, Changes(added | {GIVEN: rows.y}, {rows.label: suggested}, kept), path)
@@ -118,8 +132,11 @@ def _from_table(source: Csv | Parquet, roles: Roles) -> Rows:
     y = _given(frame, columns, labels, where)
     _require_classes(labels, y)
     # A data frame's index, which Parquet files name and CSV files leave without a name, is a row number or an id.
-    used = {*wanted, *(source.index if isinstance(source, Parquet) else [""])}
-    features = [column for column in frame.columns if column not in used]
+    index = source.index if isinstance(source, Parquet) else [""]
+    reasons = dict.fromkeys(index, "the index of the rows") | dict.fromkeys(roles.drop, "you excluded it")
+    named = (roles.id, "the ids"), (roles.group, "the groups"), (roles.trusted_column, "which rows are trusted")
+    reasons |= {column: why for column, why in (*named, (roles.label, "the labels")) if column is not None}
+    features = [column for column in frame.columns if column not in reasons]
     if not features:
         raise ValueError(f"{name} has no columns left to be features.")
     ids = None if roles.id is None else _ids(f"{roles.id!r} of {name}", frame[roles.id], where)
@@ -144,6 +161,7 @@ def _from_table(source: Csv | Parquet, roles: Roles) -> Rows:
             where=where,
             where_apart=where if apart is None else apart.where,
         ),
+        unused={column: why for column, why in reasons.items() if column in frame.columns},
     )
 
 
@@ -251,6 +269,7 @@ def _from_arrays(source: Npz, roles: Roles) -> Rows:
             apart=f"y_val of {name}" if roles.trusted_file is None else f"y of {roles.trusted_file}",
             groups=f"{group} of {name}",
         ),
+        unused={},
     )
 
 

@@ -99,6 +99,15 @@ class _Category(NamedTuple):
             out[missing, -1] = 1
 
 
+class Use(NamedTuple):
+    """What became of a column."""
+
+    name: str
+    kind: str
+    """What it is taken as; empty if it is not used."""
+    note: str = ""
+
+
 class Encoder:
     """Learns from a table how to make numbers of it, and does so for it and for others with the same columns.
 
@@ -109,13 +118,15 @@ class Encoder:
            [ 0.7,  0.7,  0. ],
            [ 1.3,  0. ,  0. ]], dtype=float32)
 
-    After `fit`, `warnings` has a sentence for each thing a user should know: columns left out, values lumped together.
+    After `fit`, `warnings` has a sentence for each thing a user should know: columns left out, values lumped together;
+    and `uses` says what became of each column.
     """
 
     def __init__(self, where: Where = by_index) -> None:
         self._where = where
         self.warnings: list[str] = []
         self._plans: list[_Number | _Category] = []
+        self.uses: list[Use] = []
 
     def fit(self, table: "np.ndarray | pd.DataFrame", weight: Weight = None) -> "Encoder":
         """Learn the scales and categories from the rows, each counted `weight` times. Infinite numbers are refused, by
@@ -135,6 +146,7 @@ class Encoder:
                 self._warn_of_constants([columns[i] for i in facts if plans[i].width == 0])
         plans |= {i: self._category(column, weight) for i, column in enumerate(columns) if column.block is None}
         self._plans = [plans[i] for i in range(len(columns))]
+        self.uses = _uses(table, columns, self._plans)
         if self.width == 0:
             raise ValueError("All features are constant: there is nothing to tell the rows apart by.")
         return self
@@ -198,6 +210,38 @@ class Encoder:
             f"Column {name!r} has {len(values):,} different values{reason}; only the {told_apart} most frequent are "
             "told apart."
         )
+
+
+def _uses(
+    table: "np.ndarray | pd.DataFrame", columns: Sequence[Column], plans: Sequence[_Number | _Category]
+) -> list[Use]:
+    """What became of each column; the numbers of an array, or of a column of vectors, count as one."""
+    if isinstance(table, np.ndarray):
+        return [_vector("the numbers of X", plans)]
+    found: dict[str, Use] = {}
+    for place, (column, plan) in enumerate(zip(columns, plans, strict=True)):
+        if column.block:
+            ours = [each for each, other in zip(plans, columns, strict=True) if other.block == column.block]
+            found.setdefault(column.block, _vector(column.block, ours))
+        else:
+            found[str(place)] = _use(column, plan)
+    return list(found.values())
+
+
+def _vector(name: str, plans: Sequence[_Number | _Category]) -> Use:
+    constant = sum(plan.width == 0 for plan in plans)
+    return Use(name, f"{len(plans):,} numbers", f"{constant:,} of them constant, and not used" if constant else "")
+
+
+def _use(column: Column, plan: _Number | _Category) -> Use:
+    if plan.width == 0:
+        alike = isinstance(plan, _Number) and not _differs_beyond_digits(column)
+        constant = alike or len(set(column.values.dropna().astype(str))) < 2
+        return Use(column.name, "", "constant" if constant else "all values differ, as those of names and ids do")
+    if isinstance(plan, _Number):
+        return Use(column.name, "number", "some are missing" if plan.flagged else "")
+    others = "; the others are lumped together" if plan.other else ""
+    return Use(column.name, "category", f"{len(plan.levels):,} values are told apart{others}")
 
 
 def _differs_beyond_digits(column: Column) -> bool:

@@ -1,5 +1,6 @@
 """What people give the cleaner -> what the method takes."""
 
+import hashlib
 from collections.abc import Hashable
 from dataclasses import dataclass, replace
 from typing import Any
@@ -63,6 +64,21 @@ class Inputs:
         voted = np.any(self.votes >= 0, axis=1)
         return voted if self.trusted is None else np.logical_or(voted, self.trusted)
 
+    before: Int[np.ndarray, " all_rows"] | None = None
+    """The label that a trusted row had until a person decided about it; -1 for all others."""
+
+    @property
+    def as_given(self) -> Int[np.ndarray, " all_rows"]:
+        """The labels before any were decided."""
+        return self.labels if self.before is None else np.where(self.before >= 0, self.before, self.labels)
+
+    def digest(self) -> str:
+        """The SHA-256 of the rows and their labels as they came."""
+        found = hashlib.sha256("\0".join(map(str, self.classes.tolist())).encode())
+        for part in (self.features[: self.rows], self.as_given[: self.rows]):
+            found.update(np.ascontiguousarray(part).data)
+        return found.hexdigest()
+
 
 def prepare(
     X: Any,
@@ -74,12 +90,14 @@ def prepare(
     groups: Any = None,
     sample_weight: Any = None,
     pred_probs: Any = None,
+    given: Any = None,
     words: Words | None = None,
 ) -> Inputs:
     """Encode and check. `X` and `X_val` are data frames or numeric arrays with the same columns; `trusted` marks rows
     of X (truth values, or indices), `X_val, y_val` are trusted rows beside X, `pred_probs` are probabilities for the
-    rows of X, out of fold. `y` of two or more columns are votes, rows by annotators; the class of a trusted row is then
-    the one with the most votes.
+    rows of X, out of fold, and `given` the labels that trusted rows had before a person decided about them (missing
+    where nobody did). `y` of two or more columns are votes, rows by annotators; the class of a trusted row is then the
+    one with the most votes.
     """
     process.require_a_working_jax()
     words = words or Words()
@@ -90,6 +108,7 @@ def prepare(
     beside = np.array([], np.int64) if y_val is None else _places(classes, y_val, words)
     more = len(beside)
     mask = _lengthened(marked, more, True)
+    before = None if given is None else _before(given, mask, classes, rows)
     if mask is None and y_val is not None:
         mask = np.arange(rows + more) >= rows
     names, group_of = ([], None) if groups is None else group_indices(groups, rows, words)
@@ -113,6 +132,7 @@ def prepare(
         pred_probs=_lengthened(chances, more, np.nan),
         votes=None if voting is None else _lengthened(voting.table, more, ballots.NONE),
         annotators=() if voting is None else tuple(voting.annotators),
+        before=_lengthened(before, more, -1),
     )
 
 
@@ -174,6 +194,20 @@ def _classes_without_trust(trusted: Int[np.ndarray, " trusted"], classes: np.nda
     names = [plain(classes[index]) for index in lacking]
     which = f"the class {names[0]!r}" if len(names) == 1 else f"{len(names)} classes ({some(names)})"
     return [f"No trusted row has {which}: labels of this kind are judged by untrusted rows alone."]
+
+
+def _before(
+    given: Any, trusted: Bool[np.ndarray, " all_rows"] | None, classes: np.ndarray, rows: int
+) -> Int[np.ndarray, " rows"]:
+    """For each trusted row which label it had; -1 where that is missing, or a label that no row has any more."""
+    values = np.asarray(given, object)
+    if values.shape != (rows,):
+        raise ValueError(f"given must have a label for each of the {rows} rows, or None, got shape {values.shape}.")
+    if trusted is None:
+        raise ValueError("given must come with trusted, the rows whose labels were decided.")
+    place: dict[Hashable, int] = {label: index for index, label in enumerate(classes.tolist())}
+    found = [place.get(label, -1) if sure else -1 for label, sure in zip(map(plain, values), trusted, strict=False)]
+    return np.array(found, np.int64)
 
 
 def _places(classes: np.ndarray, y_val: Any, words: Words) -> Int[np.ndarray, " rows"]:

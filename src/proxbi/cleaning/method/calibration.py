@@ -36,10 +36,26 @@ class Labels(NamedTuple):
     groups: Int[np.ndarray, " rows"]
     repeats: Float[np.ndarray, " rows"]
     """How often each row counts."""
+    decided: Int[np.ndarray, " rows"] | None = None
+    """The class that a person decided on, having seen the label; -1 for rows that nobody decided."""
 
     def take(self, rows: np.ndarray) -> "Labels":
         """Of some rows."""
-        return Labels(*(part[rows] for part in self))
+        decided = None if self.decided is None else self.decided[rows]
+        return Labels(self.given[rows], self.groups[rows], self.repeats[rows], decided)
+
+    @property
+    def truth(self) -> Int[np.ndarray, " rows"]:
+        """The class decided on, or the label."""
+        return self.given if self.decided is None else np.where(self.decided >= 0, self.decided, self.given)
+
+    def possible(self, classes: int) -> Float[np.ndarray, "rows classes"]:
+        """1 for each class that the row may have: all of them, or the one that was decided on."""
+        every = np.ones((len(self.given), classes))
+        if self.decided is not None:
+            known = self.decided >= 0
+            every[known] = np.eye(classes)[self.decided[known]]
+        return every
 
 
 class Calibration(NamedTuple):
@@ -58,17 +74,20 @@ class Calibration(NamedTuple):
 
     def belief(self, scores: "Scores") -> Float[np.ndarray, "rows classes"]:
         """b of each row."""
-        return (1 - DOUBT) * self._softmax(scores) + DOUBT / len(self.bias)
+        return (1 - DOUBT) * self.softmax(scores) + DOUBT / len(self.bias)
 
-    def _softmax(self, scores: "Scores") -> Float[np.ndarray, "rows classes"]:
+    def softmax(self, scores: "Scores", offset: "Offset" = 0.0) -> Float[np.ndarray, "rows classes"]:
+        """p of each row; with an offset, given the label as well."""
         blend = sum(np.exp(log) * each for log, each in zip(self.sharpness, scores, strict=True))
-        logits = self.bias + np.exp(self.by_class) * blend
+        logits = self.bias + np.exp(self.by_class) * blend + offset
         odds = np.exp(logits - logits.max(axis=1, keepdims=True))
         return odds / odds.sum(axis=1, keepdims=True)
 
 
 Scores = list[Float[np.ndarray, "rows classes"]]
 """Of each learner."""
+Offset = Float[np.ndarray, "rows classes"] | float
+"""Added to the logits: what the label says of the class of a row that was looked at because of it."""
 
 
 def calibrate(
@@ -78,9 +97,10 @@ def calibrate(
     sharpness_sd: float = SHARPNESS_SD,
     class_sd: float = FIXED_SD,
     start: Calibration | None = None,
+    offset: Offset = 0.0,
 ) -> Calibration:
     """The calibration under which the targets, the probabilities of each row's classes times how often it counts, are
-    most likely; with the prior as the centre of a normal one.
+    most likely; with the prior as the centre of a normal one, and an offset of the logits.
     """
     learners = len(scores)
     centre = np.concatenate(prior)
@@ -89,7 +109,7 @@ def calibrate(
 
     def loss(x: np.ndarray) -> tuple[float, np.ndarray]:
         now = _unpacked(x, learners)
-        p = now._softmax(scores)
+        p = now.softmax(scores, offset)
         slope = targets - p * totals  # of sum(targets log p), by the logits
         scaled = slope * np.exp(now.by_class)
         parts = [np.exp(log) * np.sum(scaled * each, axis=0) for log, each in zip(now.sharpness, scores, strict=True)]
@@ -103,12 +123,12 @@ def calibrate(
 
 
 def uncertainty(
-    calibration: Calibration, scores: Scores, repeats: Float[np.ndarray, " trusted"]
+    calibration: Calibration, scores: Scores, repeats: Float[np.ndarray, " trusted"], offset: Offset = 0.0
 ) -> Float[np.ndarray, "numbers numbers"]:
     """The covariance of a calibration by the labels of these rows (Laplace): the inverse of the information in them and
     in the prior.
     """
-    p, scale = calibration._softmax(scores), np.exp(calibration.by_class)
+    p, scale = calibration.softmax(scores, offset), np.exp(calibration.by_class)
     effects = [np.exp(log) * scale * each for log, each in zip(calibration.sharpness, scores, strict=True)]
     units = np.eye(p.shape[1])
     blend = np.sum(effects, axis=0)
@@ -133,5 +153,5 @@ def _spread(calibration: Calibration, sharpness_sd: float, class_sd: float) -> F
 
 
 def without_noise(belief: Float[np.ndarray, "rows classes"], labels: Labels) -> Float[np.ndarray, " rows"]:
-    """The log-likelihood of each label if none is wrong."""
-    return labels.repeats * np.log(belief[np.arange(len(belief)), labels.given])
+    """The log-likelihood of each label if none is wrong, or of the class that was decided on."""
+    return labels.repeats * np.log(belief[np.arange(len(belief)), labels.truth])

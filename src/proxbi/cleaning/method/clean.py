@@ -20,7 +20,7 @@ from proxbi.cleaning.method.randomness import stream
 from proxbi.cleaning.method.scoring import Judged, judge_all
 from proxbi.cleaning.method.table import Table, checked
 from proxbi.cleaning.method.voting import judge_votes
-from proxbi.cleaning.method.weightings import MEANING_OF_FREE, NOISY, WEIGHTINGS, Weighting
+from proxbi.cleaning.method.weightings import MEANING_OF_FREE, NOISY, PLAIN_FREE, WEIGHTINGS, Weighting
 from proxbi.cleaning.result import Cleaned
 
 Progress = Callable[[str, float], None]
@@ -36,6 +36,7 @@ def clean(
     sample_weight: Float[np.ndarray, " rows"] | None = None,
     pred_probs: Float[np.ndarray, "rows classes"] | None = None,
     votes: Int[np.ndarray, "rows annotators"] | None = None,
+    before: Int[np.ndarray, " rows"] | None = None,
     weights: Literal["auto", "free"] = "auto",
     seed: int = 0,
     progress: Progress | None = None,
@@ -53,6 +54,7 @@ def clean(
       are none.
     - `votes`: of several annotators, classes or -1 where there is none. `labels` are then what the votes alone say
       (`votes.by_votes_alone`), of trusted rows their true classes, and of rows without any vote nothing.
+    - `before`: of trusted rows that a person decided, having seen their labels: these labels; -1 for all other rows.
     - `weights`: "auto", few numbers for all rows together; or "free", the paper's one number for each row.
     - `seed`: the same seed gives the same answer.
     - `progress`: called with a stage and the share of the work that is done.
@@ -64,8 +66,8 @@ def clean(
     >>> np.flatnonzero(clean(features, labels, 2, trusted=np.arange(120) >= 80).issue)
     array([ 7, 50])
     """
-    table = checked(features, labels, classes, trusted, groups, sample_weight, pred_probs, votes)
-    _check_weights(weights, sample_weight is not None, len(table.gold))
+    table = checked(features, labels, classes, trusted, groups, sample_weight, pred_probs, votes, before)
+    _check_weights(weights, sample_weight is not None, len(table.judges))
     say = progress or (lambda stage, share: None)
     # The threads of the BLAS below JAX, and those of JAX, wait for one another where others use the machine.
     with threadpool_limits(limits=1, user_api="blas"):
@@ -90,8 +92,11 @@ def _clean(table: Table, free: Free | None, grouped: bool, seed: int, say: Progr
     unit = typical_distance(table.features[roles.fit])
     tuned = samples.tune(table, roles, unit)
     say("comparing ways to weigh rows", 0.5)
-    wanted = Weighting("free", MEANING_OF_FREE, True, free) if free else None
-    verdict = selection.hold(table, roles, unit, tuned, [*WEIGHTINGS, *([wanted] if wanted else [])], wanted)
+    wanted = Weighting("free", PLAIN_FREE, MEANING_OF_FREE, True, free) if free else None
+    # Decided rows tell how to judge, but what is measured on them holds for rows that were picked, not for all.
+    fair = samples.assign(table, draw, table.judges) if table.decided.any() else roles
+    compared = [*WEIGHTINGS, *([wanted] if wanted else [])]
+    verdict = selection.hold(table, fair, unit, tuned[: 2 if len(fair.halves[0]) else 1], compared, wanted)
     say("judging all rows", 0.7)
     settings = samples.average(tuned)
     bandwidth = unit * math.exp(settings["bandwidth"])
@@ -148,4 +153,6 @@ def _result(
         warnings=rest["warnings"],
         settings={"noise rate": rate.estimate, **rest["settings"]},
         consensus=rest["consensus"],
+        review=judged.review,
+        decided=table.decided,
     )

@@ -3,8 +3,10 @@ r"""From the scores of learners to the quality of every label, with what is not 
 **Is there noise at all?** Belief calibrated on the given labels as if none were wrong explains them without noise. It
 is the simplest explanation, and kept unless there is a sign against it:
 
+- a row that a person decided, against its label;
 - the control group: under it, trusted labels are likelier than the others by more than `CLEARLY` standard errors,
-  though both were judged alike, each by fits without it;
+  though both were judged alike, each by fits without it. Likelier than is expected of rows as hard as these: trusted
+  rows may have been picked because they are hard;
 - the likelihood: with noise it is higher, by half as many units as the noise has numbers times the logarithm of the
   rows (Bayes);
 - a weaker sign of both kinds: trusted labels are likelier by one standard error, and all labels with noise.
@@ -51,12 +53,23 @@ class Evidence(NamedTuple):
 
     def targets(self, rows: Int[np.ndarray, " some"]) -> Float[np.ndarray, "some classes"]:
         """The labels of some rows, one-hot, times how often each counts."""
-        return np.eye(self.classes)[self.labels.given[rows]] * self.labels.repeats[rows, None]
+        return np.eye(self.classes)[self.labels.truth[rows]] * self.labels.repeats[rows, None]
 
     @property
     def doubtful(self) -> Int[np.ndarray, " doubtful"]:
         """The rows that are not trusted."""
         return np.flatnonzero(~self.trusted)
+
+    @property
+    def decided(self) -> Bool[np.ndarray, " rows"]:
+        """The trusted rows whose label before they were decided is known."""
+        decided = self.labels.decided
+        return np.zeros(len(self.trusted), bool) if decided is None else decided >= 0
+
+    @property
+    def labelled(self) -> Int[np.ndarray, " labelled"]:
+        """The rows that tell of the noise: all whose label as it came is known."""
+        return np.flatnonzero(~self.trusted | self.decided)
 
     @property
     def sure(self) -> Int[np.ndarray, " sure"]:
@@ -88,25 +101,28 @@ def decide(scores: Scores, evidence: Evidence, draw: np.random.Generator) -> Dec
     few, few_labels = _take(scores, some), labels.take(some)
     blurred = calibrate(few, evidence.targets(some), evidence.usual, calibration.VAGUE_SD, calibration.CLASS_SD)
     explained = noise_model.explain(few, few_labels, evidence.groups, evidence.usual, blurred)
-    sharp = explained.sharp
-    if len(sure):
-        sharp = calibrate(_take(scores, sure), evidence.targets(sure), explained.halfway)
-    covariance = calibration.uncertainty(sharp, _take(scores, sure), labels.repeats[sure])
-    belief = sharp.belief(scores)
-    others = labels.take(doubtful)
-    noise = noise_model.fit_noise(belief[doubtful], others, evidence.groups, explained.noise)
-    noise = noise_model.simplest(noise, belief[doubtful], others)
+    sharp, noise, labelled = explained.sharp, explained.noise, evidence.labelled
+    offset: calibration.Offset = 0.0
+    # What a decided row says of the calibration depends on the noise, and what it says of the noise on the calibration.
+    for _ in range(ROUNDS if evidence.decided.any() else 1):
+        offset = _offset(noise, sharp, scores, evidence)
+        if len(sure):
+            sharp = calibrate(_take(scores, sure), evidence.targets(sure), explained.halfway, offset=offset)
+        belief = sharp.belief(scores)
+        noise = noise_model.fit_noise(belief[labelled], labels.take(labelled), evidence.groups, noise)
+    covariance = calibration.uncertainty(sharp, _take(scores, sure), labels.repeats[sure], offset)
+    noise = noise_model.simplest(noise, belief[labelled], labels.take(labelled))
     found = Decision(sharp, noise, True, covariance, sharp)
     if _is_noisy(found, blurred, scores, evidence):
         return found
     little = noise_model.no_noise(evidence.groups, evidence.classes)
-    little = noise_model.fit_near(little, blurred.belief(scores)[doubtful], others)
+    little = noise_model.fit_near(little, blurred.belief(scores)[doubtful], labels.take(doubtful))
     return found._replace(calibration=blurred, noise=little, noisy=False)
 
 
 def decide_again(before: Decision, scores: Scores, evidence: Evidence, draw: np.random.Generator) -> Decision:
     """By scores of learners that weigh the rows by their quality."""
-    doubtful, sure, labels = evidence.doubtful, evidence.sure, evidence.labels
+    doubtful, labelled, sure, labels = evidence.doubtful, evidence.labelled, evidence.sure, evidence.labels
     some = np.sort(draw.permutation(doubtful)[:ENOUGH])
     few, few_labels = _take(scores, some), labels.take(some)
     now = before.calibration
@@ -118,10 +134,11 @@ def decide_again(before: Decision, scores: Scores, evidence: Evidence, draw: np.
         return before._replace(calibration=now)
     if not len(sure):
         return before._replace(calibration=now, sharp=now)
-    now = calibrate(_take(scores, sure), evidence.targets(sure), now)
-    covariance = calibration.uncertainty(now, _take(scores, sure), labels.repeats[sure])
-    belief = now.belief(_take(scores, doubtful))
-    noise = noise_model.fit_near(before.noise, belief, labels.take(doubtful))
+    offset = _offset(before.noise, now, scores, evidence)
+    now = calibrate(_take(scores, sure), evidence.targets(sure), now, offset=offset)
+    covariance = calibration.uncertainty(now, _take(scores, sure), labels.repeats[sure], offset)
+    belief = now.belief(_take(scores, labelled))
+    noise = noise_model.fit_near(before.noise, belief, labels.take(labelled))
     return Decision(now, noise, True, covariance, now)
 
 
@@ -154,7 +171,9 @@ def other_qualities(
         one = [scores[index]]
         # Alone, a learner must be sharper by what the others were.
         centre = decision.sharp._replace(sharpness=decision.sharp.sharpness[[index]] + np.log(len(scores)))
-        belief = calibrate(_take(one, sure), evidence.targets(sure), centre).belief(_take(one, some))
+        offset = _offset(decision.noise, centre, one, evidence)
+        alone = calibrate(_take(one, sure), evidence.targets(sure), centre, offset=offset)
+        belief = alone.belief(_take(one, some))
         noise = noise_model.fit_near(decision.noise, belief, labels)
         qualities.append(noise_model.judge(noise, belief, labels).quality)
     return np.stack(qualities)
@@ -162,19 +181,33 @@ def other_qualities(
 
 def _is_noisy(found: Decision, blurred: Calibration, scores: Scores, evidence: Evidence) -> bool:
     """Whether a sign speaks against the simplest explanation."""
-    labels, trusted = evidence.labels, evidence.trusted
+    labels, trusted, control = evidence.labels, evidence.trusted, evidence.trusted & ~evidence.decided
+    if np.any(labels.truth != labels.given):
+        return True
     simple = calibration.without_noise(blurred.belief(scores), labels)
     belief = found.calibration.belief(scores)
     verdict = noise_model.judge(found.noise, belief, labels)
     noisy = labels.repeats * np.log(verdict.likelihood)
     noisy[trusted] = calibration.without_noise(belief, labels)[trusted]
     gain, numbers = float(np.sum(noisy - simple)), noise_model.numbers(evidence.groups, evidence.classes)
-    if not trusted.any():
+    if not control.any():
         return gain > numbers
-    apart = simple[trusted].mean() - simple[~trusted].mean()
-    error = np.sqrt(simple[trusted].var() / trusted.sum() + simple[~trusted].var() / np.sum(~trusted))
+    surprise = simple - labels.repeats * _expected(blurred.belief(scores))
+    apart = surprise[control].mean() - surprise[~trusted].mean()
+    error = np.sqrt(surprise[control].var() / control.sum() + surprise[~trusted].var() / np.sum(~trusted))
     by_itself = gain > numbers * np.log(np.sum(~trusted)) / 2
     return bool(apart > CLEARLY * error or by_itself or (gain > 0 and apart > error))
+
+
+def _expected(belief: Float[np.ndarray, "rows classes"]) -> Float[np.ndarray, " rows"]:
+    """The log-likelihood that the belief expects of a label drawn from it: lower for hard rows."""
+    return np.sum(belief * np.log(belief), axis=1)
+
+
+def _offset(noise: Noise, calibration: Calibration, scores: Scores, evidence: Evidence) -> calibration.Offset:
+    """Of the trusted rows: what the labels of those that were decided say of their classes."""
+    sure = evidence.sure
+    return noise_model.offset_of(noise, calibration.belief(_take(scores, sure)), evidence.labels.take(sure))
 
 
 def _take(scores: Scores, rows: Int[np.ndarray, " some"]) -> Scores:

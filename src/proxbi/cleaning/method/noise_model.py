@@ -16,6 +16,12 @@ that is as usual for this pair of classes, or as is plausible for this row. Henc
 
 and the *quality* of the label is the first over the sum of both, which is its likelihood.
 
+**Decided rows.** A person who saw row u and its label g says that its class is t. Rows to look at may be picked by u
+and g, which are known of all rows, so that picking them is ignorable: the likelihood of all that was seen is the
+product of P(g | u) over the rows and of P(t | g, u) over the decided ones. So a decided row has P(g, t | u) in the fit
+of the noise, where all other classes are struck out; and in the calibration, which is fitted to some rows only, its
+class counts given its label: softmax of the logits plus log P(g | t, u), the *offset*.
+
 **Calibration and noise apart.** Blurred belief without noise explains labels nearly as well as sharp belief with noise:
 the labels alone cannot tell. Trusted rows can, for their labels have no noise: they alone fit the calibration, under a
 normal prior; then the noise is fitted to the other labels (C by expectation maximisation, the rest by Newton-like
@@ -38,6 +44,7 @@ from proxbi.cleaning.method.calibration import (
     VAGUE_SD,
     Calibration,
     Labels,
+    Offset,
     Scores,
     calibrate,
     without_noise,
@@ -170,6 +177,16 @@ def explain(scores: Scores, labels: Labels, groups: int, usual: Calibration, blu
     return Explained(now, halfway, noise)
 
 
+def offset_of(noise: Noise, belief: Float[np.ndarray, "rows classes"], labels: Labels) -> Offset:
+    """log P(g | t, u) for rows that were decided, 0 for all others."""
+    if labels.decided is None:
+        return 0.0
+    known = labels.decided >= 0
+    verdict, rows = judge(noise, belief, labels._replace(decided=None)), np.arange(len(belief))
+    verdict.wrong[rows, labels.given] = verdict.right
+    return np.where(known[:, None], np.log(verdict.wrong / belief + TINY), 0)
+
+
 def numbers(groups: int, classes: int) -> int:
     """How many of them describe the noise: by how much it must raise the log-likelihood to be believed (Akaike)."""
     return 3 + classes + (groups if groups > 1 else 0)
@@ -180,7 +197,7 @@ def _explain_simply(scores: Scores, labels: Labels, usual: Calibration) -> Calib
     rows, classes, learners = np.arange(len(labels.given)), len(usual.bias), len(scores)
 
     def loss(x: np.ndarray) -> tuple[float, np.ndarray]:
-        p, r = usual._replace(sharpness=x[:learners])._softmax(scores), expit(x[-1])
+        p, r = usual._replace(sharpness=x[:learners]).softmax(scores), expit(x[-1])
         own = (1 - DOUBT) * p[rows, labels.given] + DOUBT / classes
         likelihood = own * (1 - r) + (1 - own) * r / (classes - 1)
         per = labels.repeats / likelihood
@@ -234,6 +251,8 @@ def _fit_numbers(start: Noise, belief: Float[np.ndarray, "rows classes"], labels
     free[3 : 3 + groups] = groups > 1
     free[[1, 2, *range(3 + groups, len(x0))]] = start.plausible > NEVER
 
+    possible = labels.possible(classes)
+
     def noise_of(x: np.ndarray) -> Noise:
         return Noise(x[0], x[1], x[2], x[3 : 3 + groups], x[3 + groups :], start.confusion)
 
@@ -245,7 +264,7 @@ def _fit_numbers(start: Noise, belief: Float[np.ndarray, "rows classes"], labels
         by_logit[rows, labels.given] = -verdict.right * rates[rows, labels.given]
         by_logit *= weight[:, None]
         by_row = by_logit.sum(axis=1)
-        mixed = belief * rates * (plausible - usual)
+        mixed = belief * rates * (plausible - usual) * possible
         mixed[rows, labels.given] = 0
         share = expit(noise.plausible)
         slopes = [by_row.sum(), by_row @ hardness, share * (1 - share) * (mixed.sum(axis=1) @ weight)]
@@ -286,4 +305,7 @@ def _parts(
     wrong = belief * rates * ((1 - share) * usual + share * plausible)
     wrong[rows, labels.given] = 0
     right = own * (1 - rates[rows, labels.given])
+    if labels.decided is not None:
+        possible = labels.possible(belief.shape[1])
+        wrong, right = wrong * possible, right * possible[rows, labels.given]
     return Verdict(right, wrong), rates, hardness, plausible, usual

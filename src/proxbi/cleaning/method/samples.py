@@ -39,9 +39,9 @@ class Roles(NamedTuple):
         return first[:SAMPLE], second[:SAMPLE]
 
 
-def assign(table: Table, draw: np.random.Generator) -> Roles:
-    """Roles for rows drawn at random; rows with no sample weight get none."""
-    noisy, gold = draw.permutation(table.noisy), draw.permutation(table.gold)
+def assign(table: Table, draw: np.random.Generator, trusted: Int[np.ndarray, " trusted"] | None = None) -> Roles:
+    """Roles for rows drawn at random, with all trusted ones or only these; rows with no sample weight get none."""
+    noisy, gold = draw.permutation(table.noisy), draw.permutation(table.gold if trusted is None else trusted)
     half, most = min(HALF, len(gold) // 2), max(SAMPLE, PER_CLASS * table.classes)
     fit = min(most, max(1, len(noisy) // 2))
     watch = min(most, (len(noisy) - fit) // (1 if half else 2))

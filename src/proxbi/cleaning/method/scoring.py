@@ -24,6 +24,7 @@ from proxbi.cleaning.method.decision import (
 )
 from proxbi.cleaning.method.kernel import KernelMap, choose_landmarks, kernel_map
 from proxbi.cleaning.method.noise_model import true_classes
+from proxbi.cleaning.method.review import review_order
 from proxbi.cleaning.method.reweighting import Rows
 from proxbi.cleaning.method.table import Table, bucket, padded
 from proxbi.cleaning.method.weightings import Task, Weigh
@@ -58,6 +59,8 @@ class Judged(NamedTuple):
     temperature: float
     fitted: int
     """How many rows were."""
+    review: Int[np.ndarray, " untrusted"]
+    """The rows that are not trusted, in the order in which to decide them."""
 
 
 class Fitted(NamedTuple):
@@ -114,6 +117,7 @@ def judge_all(
     some, drawn = drawn_qualities(decision, scores, evidence, draw)
 
     found = _judge_rest(table, fitted, coefficients, others, decision, scores)
+    found.quality[table.decided] = 1
     weight = found.quality.copy()
     weight[fit] = np.minimum(weights, weight[fit]) if wanted else weight[fit]
     weight[table.trusted] = 1
@@ -128,7 +132,13 @@ def judge_all(
         informed=True,
         temperature=_temperature(decision, scores, evidence),
         fitted=len(fit),
+        review=_reviewed(table, fit[review_order(decision, scores, evidence, draw)]),
     )
+
+
+def _reviewed(table: Table, first: Int[np.ndarray, " some"]) -> Int[np.ndarray, " untrusted"]:
+    """These rows, and after them all others that are not trusted."""
+    return np.concatenate([first, np.setdiff1d(np.flatnonzero(~table.trusted), first)])
 
 
 class Rest(NamedTuple):
@@ -184,7 +194,12 @@ def wanted_weights(wanted: Weigh, table: Table, fitted: Fitted, settings: Settin
 
 
 def _labels(table: Table, rows: Int[np.ndarray, " some"]) -> Labels:
-    return Labels(table.labels[rows], table.groups[rows], table.repeats[rows].astype(np.float64))
+    given, repeats = table.labels[rows], table.repeats[rows].astype(np.float64)
+    if table.before is None:
+        return Labels(given, table.groups[rows], repeats)
+    before = table.before[rows]
+    decided = np.where(before >= 0, given, -1)
+    return Labels(np.where(before >= 0, before, given), table.groups[rows], repeats, decided)
 
 
 def _tells(decision: Decision, scores: Scores, evidence: Evidence) -> bool:
@@ -201,7 +216,7 @@ def _tells(decision: Decision, scores: Scores, evidence: Evidence) -> bool:
 
 def _frequency(evidence: Evidence) -> Float[np.ndarray, " rows"]:
     """Of the label of each row, among those rows that are trusted or among those that are not."""
-    kind, given = evidence.trusted.astype(int), evidence.labels.given
+    kind, given = evidence.trusted.astype(int), evidence.labels.truth
     counts = np.zeros((2, evidence.classes))
     np.add.at(counts, (kind, given), evidence.labels.repeats)
     return (counts / np.maximum(counts.sum(axis=1, keepdims=True), 1e-12))[kind, given]
@@ -218,10 +233,19 @@ def _temperature(decision: Decision, scores: Scores, evidence: Evidence) -> floa
 def _nothing_known(table: Table, fitted: int) -> Judged:
     """All labels are kept."""
     rows = len(table.labels)
-    none = np.zeros(0, np.int64)
-    every = np.ones(rows)
+    every, none = np.ones(rows), np.zeros(0, np.int64)
     return Judged(
-        every, every, np.zeros(rows, np.int64), none, np.ones((0, 0)), np.ones((0, 0)), False, False, 1.0, fitted
+        weight=every,
+        quality=every,
+        other=np.zeros(rows, np.int64),
+        some=none,
+        drawn=np.ones((0, 0)),
+        otherwise=np.ones((0, 0)),
+        noisy=False,
+        informed=False,
+        temperature=1.0,
+        fitted=fitted,
+        review=_reviewed(table, none),
     )
 
 

@@ -30,6 +30,19 @@ class Table(NamedTuple):
         """The rows that have a label: those without any vote have none."""
         return np.ones(len(self.labels), bool) if self.votes is None else (self.votes >= 0).any(axis=1) | self.trusted
 
+    before: Int[np.ndarray, " rows"] | None = None
+    """The label that a row had until a person decided about it; -1 for rows that nobody decided."""
+
+    @property
+    def decided(self) -> Bool[np.ndarray, " rows"]:
+        """Trusted rows that were not drawn: a person looked at them, perhaps because of their label."""
+        return np.zeros(len(self.labels), bool) if self.before is None else self.before >= 0
+
+    @property
+    def judges(self) -> Int[np.ndarray, " judges"]:
+        """Trusted rows that stand for all others. Decided ones do not: they were picked."""
+        return np.flatnonzero(self.trusted & ~self.decided)
+
     @property
     def group_count(self) -> int:
         """How many groups there are."""
@@ -59,6 +72,7 @@ def checked(
     sample_weight: Any = None,
     pred_probs: Any = None,
     votes: Any = None,
+    before: Any = None,
 ) -> Table:
     """The table, or an error that names the argument."""
     matrix = np.asarray(features, np.float32)
@@ -86,6 +100,7 @@ def checked(
         int(classes),
         None if pred_probs is None else _chances(pred_probs, rows, int(classes)),
         None if votes is None else _votes(votes, rows, int(classes)),
+        None if before is None else _before(before, gold, rows, int(classes)),
     )
     return table._replace(repeats=np.where(table.voted, repeats, np.float32(0)))
 
@@ -117,6 +132,16 @@ def _labels(labels: Any, rows: int, classes: int) -> Int[np.ndarray, " rows"]:
     if given.min() < 0 or given.max() >= classes:
         raise ValueError(f"labels must be in 0..{classes - 1}, got {given.min()}..{given.max()}.")
     return given.astype(np.int32)
+
+
+def _before(before: Any, trusted: Bool[np.ndarray, " rows"], rows: int, classes: int) -> Int[np.ndarray, " rows"]:
+    given = _vector("before", before, rows, "iu").astype(np.int32)
+    if given.min() < -1 or given.max() >= classes:
+        raise ValueError(f"before must be in -1..{classes - 1}, got {given.min()}..{given.max()}.")
+    if np.any(given[~trusted] >= 0):
+        row = np.flatnonzero(~trusted & (given >= 0))[0]
+        raise ValueError(f"before has a label for row {row}, which is not trusted: who decided it would be.")
+    return given
 
 
 def _chances(pred_probs: Any, rows: int, classes: int) -> Float[np.ndarray, "rows classes"]:

@@ -16,11 +16,11 @@ from typing import NamedTuple
 import numpy as np
 from jaxtyping import Array, Float, Int
 
-from proxbi.cleaning.method import learners, noise_model, scoring
+from proxbi.cleaning.method import learners, scoring
 from proxbi.cleaning.method import votes as ballots
 from proxbi.cleaning.method.bilevel import Settings
+from proxbi.cleaning.method.calibration import VAGUE_SD, Calibration, Scores, calibrate, moved, uncertainty
 from proxbi.cleaning.method.decision import DRAWN, DRAWS
-from proxbi.cleaning.method.noise_model import Calibration, Scores
 from proxbi.cleaning.method.scoring import Fitted, Judged
 from proxbi.cleaning.method.table import Table
 from proxbi.cleaning.method.votes import Annotators, Votes
@@ -66,7 +66,7 @@ class Ballot(NamedTuple):
         calibration = usual
         for _ in range(READINGS):
             targets = shares * self.repeats[:, None]
-            calibration = noise_model.calibrate(scores, targets, usual, noise_model.VAGUE_SD, start=calibration)
+            calibration = calibrate(scores, targets, usual, VAGUE_SD, start=calibration)
             annotators = ballots.estimate(self.votes, shares, self.repeats)
             before, shares = shares, self.posterior(calibration.belief(scores), annotators)
             if np.abs(shares - before).max() < ballots.SETTLED:
@@ -112,6 +112,7 @@ def judge_votes(
     weight[table.trusted] = 1
     some = np.sort(draw.permutation(np.flatnonzero(ballot.known < 0))[:DRAWN])
     given = table.labels[fit[some]]
+    consensus = ballots.consensus(table.votes, everywhere, found.annotators)
     judged = Judged(
         weight=weight,
         quality=quality,
@@ -123,8 +124,9 @@ def judge_votes(
         informed=True,
         temperature=_temperature(learned.scores[0], found, ballot),
         fitted=len(fit),
+        review=consensus.next_votes[~table.trusted[consensus.next_votes]],
     )
-    return judged, ballots.consensus(table.votes, everywhere, found.annotators)
+    return judged, consensus
 
 
 def _learn(
@@ -161,9 +163,9 @@ def _drawn(
     calibration as far as their class is known.
     """
     told = ballot.repeats * found.shares.max(axis=1)
-    root = np.linalg.cholesky(noise_model.uncertainty(found.calibration, scores, told))
+    root = np.linalg.cholesky(uncertainty(found.calibration, scores, told))
     for _ in range(DRAWS):
-        belief = noise_model.moved(found.calibration, root @ draw.standard_normal(len(root))).belief(scores)
+        belief = moved(found.calibration, root @ draw.standard_normal(len(root))).belief(scores)
         shares = ballot.posterior(belief, found.annotators)
         yield ballot.posterior(belief, ballots.estimate(ballot.votes, shares, ballot.repeats))
 
@@ -172,4 +174,4 @@ def _temperature(kernel: Float[np.ndarray, "fit classes"], found: Reading, ballo
     """Of the kernel regression alone, by the classes that the rows probably have."""
     usual = Calibration.of([learners.KERNEL], kernel.shape[1])
     targets = found.shares * ballot.repeats[:, None]
-    return float(np.exp(-noise_model.calibrate([kernel], targets, usual, 3.0).sharpness[0]))
+    return float(np.exp(-calibrate([kernel], targets, usual, 3.0).sharpness[0]))

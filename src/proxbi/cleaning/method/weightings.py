@@ -87,26 +87,54 @@ class Weighting(NamedTuple):
     """A way to weigh rows."""
 
     name: str
+    plain: str
+    """What it is called on pages."""
     meaning: str
     """In a few words, for a table."""
     needs_trusted: bool
     weigh: Weigh
 
 
-NOISY = Weighting("noisy", "all rows, with the labels given", False, noisy)
-BILEVEL = Weighting("bilevel", "weights learned by the bilevel solver", False, bilevel)
+NOISY = Weighting("noisy", "all labels as given", "all rows, with the labels given", False, noisy)
+BILEVEL = Weighting(
+    "bilevel",
+    "rows weighted by quality",
+    "weights learned by the bilevel solver: how likely a label is right",
+    False,
+    bilevel,
+)
 WEIGHTINGS = (
     NOISY,
-    Weighting("trusted only", "the trusted rows alone", True, trusted_only),
-    Weighting("trusted posterior", "a model of the trusted rows judges each label", True, trusted_posterior),
-    Weighting("trimming", "rows of large loss are dropped, and the model fitted again", False, trimming),
-    Weighting("knn shapley", "rows that harm their neighbours' votes are dropped", True, knn_shapley),
+    Weighting("trusted only", "trusted rows only", "no row that is not trusted", True, trusted_only),
+    Weighting(
+        "trusted posterior",
+        "rows that trusted ones confirm",
+        "a model of the trusted rows judges each label",
+        True,
+        trusted_posterior,
+    ),
+    Weighting(
+        "trimming",
+        "without the most surprising rows",
+        "rows of large loss are dropped, and the model fitted again (trimming)",
+        False,
+        trimming,
+    ),
+    Weighting(
+        "knn shapley",
+        "without misleading rows",
+        "rows that harm their neighbours' votes are dropped (kNN-Shapley)",
+        True,
+        knn_shapley,
+    ),
     BILEVEL,
 )
 """The simplest first: a later one is taken only if it is clearly better."""
+PLAIN_FREE = "a free weight for each row"
 MEANING_OF_FREE = "one free weight for each row, learned by the bilevel solver"
 MEANINGS = {one.name: one.meaning for one in WEIGHTINGS} | {"free": MEANING_OF_FREE}
-"""By name."""
+PLAIN = {one.name: one.plain for one in WEIGHTINGS} | {"free": PLAIN_FREE}
+"""Both by name."""
 
 
 @_compile.jit

@@ -18,22 +18,6 @@ LETTERS = 80  # of a name
 Row = dict[str, Any]
 
 
-def scores(cleaned: Cleaned) -> list[Svg]:
-    """Held-out accuracy and loss of everything that was compared, each with its standard error."""
-    if not cleaned.scores:
-        return []
-    units = (("accuracy", percent), ("loss", "{:.3f}".format))
-    return [
-        intervals([_score(row, what, cleaned.chosen) for row in cleaned.scores], f"held-out {what}", write)
-        for what, write in units
-    ]
-
-
-def _score(row: Row, what: str, chosen: str) -> Mark:
-    value, error = float(row[what]), float(row[f"{what}_se"])
-    return Mark(row["name"], value, value - error, value + error, row["name"] == chosen)
-
-
 def histograms(cleaned: Cleaned) -> list[Svg]:
     """Weight and quality, untrusted rows against trusted ones."""
     parts: dict[str, Bool[np.ndarray, " rows"]] = {"untrusted": ~cleaned.trusted, "trusted": cleaned.trusted}
@@ -44,12 +28,12 @@ def histograms(cleaned: Cleaned) -> list[Svg]:
 
 
 def rates(noise: list[Row], key: str, names: Sequence[str]) -> Row | None:
-    """Bars of the noise rate by class or group (the highest ones if there are too many), and a note."""
+    """Bars of the noise rate by class or group, the highest first, and a note."""
     if not noise:
         return None
-    shown = sorted(noise, key=lambda row: -row["estimate"])[:BARS] if len(noise) > BARS else noise
+    shown = sorted(noise, key=lambda row: (not np.isfinite(row["estimate"]), -row["estimate"]))[:BARS]
     marks = [_rate(row, names[row[key]]) for row in shown]
-    note = "In brackets: the number of untrusted rows."
+    note = "In brackets: the number of rows that are not trusted."
     if len(noise) > BARS:
         note += f" The {BARS} of {len(noise)} with the highest rate are shown."
     return {"chart": intervals(marks, "share of wrong labels, with 95 % interval", percent, bars=True), "note": note}
@@ -60,8 +44,8 @@ def _rate(row: Row, name: str) -> Mark:
 
 
 def confusion(cleaned: Cleaned, given: Int[np.ndarray, " rows"], labels: Sequence[str]) -> Row:
-    """Untrusted rows by given and suggested label: a matrix of (count, heat in 0..1), or of many classes the largest
-    cells off its diagonal as (given, suggested, count, share of the given label).
+    """Untrusted rows by given and suggested label: a matrix of (count, heat in 0..1) with its sums, or of many classes
+    the largest cells off its diagonal as (given, suggested, count, share of the given label).
     """
     judged, classes = ~cleaned.trusted, len(labels)
     names = [short(name, LETTERS) for name in labels]
@@ -72,7 +56,8 @@ def confusion(cleaned: Cleaned, given: Int[np.ndarray, " rows"], labels: Sequenc
     if classes <= MATRIX:
         heat = share * changed / max(float((share * changed).max()), 1e-12)
         cells = [list(zip(*row, strict=True)) for row in zip(counts.tolist(), heat.tolist(), strict=True)]
-        return {"names": names, "matrix": cells, "pairs": []}
+        sums = counts.sum(axis=1).tolist(), counts.sum(axis=0).tolist()
+        return {"names": names, "matrix": cells, "sums": sums, "pairs": []}
     largest = np.argsort(-counts * changed, axis=None, kind="stable")[:PAIRS]
     places = [divmod(int(place), classes) for place in largest]
     pairs = [
@@ -80,7 +65,7 @@ def confusion(cleaned: Cleaned, given: Int[np.ndarray, " rows"], labels: Sequenc
         for g, s in places
         if g != s and counts[g, s] > 0
     ]
-    return {"names": names, "matrix": [], "pairs": pairs}
+    return {"names": names, "matrix": [], "sums": ([], []), "pairs": pairs}
 
 
 def convergence(history: list[Row]) -> list[Svg]:

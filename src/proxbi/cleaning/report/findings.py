@@ -5,12 +5,13 @@ from typing import Any
 
 import numpy as np
 
+from proxbi.cleaning.method.weightings import NOISY, PLAIN
 from proxbi.cleaning.report.markup import percent
 from proxbi.cleaning.result import Cleaned, Interval
 
 NOT_KNOWN = "not known"
-GIVEN = "noisy"
-"""What `Cleaned.scores` calls training on all rows with the labels as they came."""
+NORMAL = 1.96
+"""Standard errors from the mean of a normal distribution to the ends of its 95 % interval."""
 
 
 def is_known(rate: Interval) -> bool:
@@ -22,7 +23,7 @@ def headline(cleaned: Cleaned) -> str:
     """How many labels are probably wrong, and the estimated share with its 95 % interval."""
     judged, flagged = int(np.sum(~cleaned.trusted)), int(np.sum(cleaned.issue))
     rate = cleaned.noise_rate
-    share = f"{_short(rate.estimate)} %, {_short(rate.low)}-{_short(rate.high)} %"
+    share = f"{whole(rate.estimate)} %, {whole(rate.low)}-{whole(rate.high)} %"
     share = share if is_known(rate) else f"share of wrong labels {NOT_KNOWN}"
     if not flagged and not is_known(rate):
         return f"It is {NOT_KNOWN} whether any of {judged:,} labels is wrong."
@@ -41,27 +42,49 @@ def share_wrong(rate: Interval) -> str:
 def for_a_model(cleaned: Cleaned) -> str:
     """Whether the wrong labels matter for a model that is trained on them."""
     by_name = {row["name"]: row for row in cleaned.scores}
-    given, chosen = by_name.get(GIVEN), by_name.get(cleaned.chosen)
+    given, chosen = by_name.get(NOISY.name), by_name.get(cleaned.chosen)
     if given is None or chosen is None:
         return "Whether this matters for a model was not measured."
     as_given = f"trained on all labels as given it is right in {_accuracy(given)} of {judge(cleaned)}"
     if chosen is given:
         return f"For a model it makes no measurable difference: {as_given}, and no other weighting does better."
     opening = "It matters for a model" if cleaned.helped else "For a model the difference is within the errors"
-    return f"{opening}: {as_given}, with the weights “{cleaned.chosen}” in {_accuracy(chosen)}."
+    return f"{opening}: {as_given}, with “{PLAIN.get(cleaned.chosen, cleaned.chosen)}” in {_accuracy(chosen)}."
 
 
 def judge(cleaned: Cleaned) -> str:
     """What the scores were measured on."""
-    return (
-        "held-out trusted rows" if cleaned.trusted.any() else "held-out rows (by the labels given: no row is trusted)"
-    )
+    if cleaned.judges:
+        return "held-out trusted rows"
+    why = "decided rows were picked" if np.any(cleaned.decided) else "no row is trusted"
+    return f"held-out rows (by the labels given: {why})"
+
+
+def scored(row: dict[str, Any]) -> Interval:
+    """The accuracy and its 95 % interval."""
+    reach = NORMAL * row["accuracy_se"]
+    return Interval(row["accuracy"], max(0.0, row["accuracy"] - reach), min(1.0, row["accuracy"] + reach))
+
+
+def before_and_after(cleaned: Cleaned) -> tuple[Interval, Interval] | None:
+    """Held-out accuracy with all labels as given and as cleaned, if it was measured."""
+    by_name = {row["name"]: scored(row) for row in cleaned.scores}
+    return (by_name[NOISY.name], by_name[cleaned.chosen]) if {NOISY.name, cleaned.chosen} <= set(by_name) else None
 
 
 def accuracies(cleaned: Cleaned) -> tuple[str, str] | None:
-    """Held-out accuracy with all labels as given and as cleaned, if it was measured."""
-    by_name = {row["name"]: _accuracy(row) for row in cleaned.scores}
-    return (by_name[GIVEN], by_name[cleaned.chosen]) if {GIVEN, cleaned.chosen} <= set(by_name) else None
+    """The same, in words."""
+    measured = before_and_after(cleaned)
+    return None if measured is None else (with_interval(measured[0]), with_interval(measured[1]))
+
+
+def with_interval(share: Interval) -> str:
+    """A share and its 95 % interval.
+
+    >>> with_interval(Interval(0.905, 0.88, 0.93))
+    '90.5 % (88.0-93.0 %)'
+    """
+    return f"{percent(share.estimate)} ({100 * share.low:.1f}-{100 * share.high:.1f} %)"
 
 
 def groups_judged(cleaned: Cleaned) -> list[dict[str, Any]]:
@@ -69,10 +92,10 @@ def groups_judged(cleaned: Cleaned) -> list[dict[str, Any]]:
     return [row for row in cleaned.noise_by_group if row["rows"]]
 
 
-def _short(share: float) -> str:
+def whole(share: float) -> str:
     """In per cent, with two digits.
 
-    >>> _short(0.174), _short(0.0421), _short(0.0), _short(float("nan"))
+    >>> whole(0.174), whole(0.0421), whole(0.0), whole(float("nan"))
     ('17', '4.2', '0', '?')
     """
     if not isfinite(share):
@@ -81,4 +104,4 @@ def _short(share: float) -> str:
 
 
 def _accuracy(row: dict[str, Any]) -> str:
-    return f"{percent(row['accuracy'])} ± {percent(row['accuracy_se'])}"
+    return with_interval(scored(row))

@@ -1,7 +1,9 @@
 """How elements, names and numbers are written into a page."""
 
+import json
 from html import escape
 from math import isfinite
+from typing import Any
 
 
 class Svg(str):
@@ -22,6 +24,18 @@ def tag(name: str, *children: str, **attributes: float | str) -> Svg:
     inside = "".join(child if isinstance(child, Svg) else escape(child) for child in children)
     named = "".join(f' {key.rstrip("_").replace("_", "-")}="{_attribute(value)}"' for key, value in attributes.items())
     return Svg(f"<{name}{named}>{inside}</{name}>")
+
+
+def script_data(value: Any) -> Svg:
+    """JSON for a `<script type="application/json">`: nothing in it can end the element or begin a comment.
+
+    >>> print(script_data({"label": "</script><!--"}))
+    {"label": "\\u003c/script\\u003e\\u003c!--"}
+    """
+    text = json.dumps(value)
+    for sign in "<>&":
+        text = text.replace(sign, f"\\u{ord(sign):04x}")
+    return Svg(text)
 
 
 def short(text: str, most: int) -> str:

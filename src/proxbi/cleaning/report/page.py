@@ -3,23 +3,54 @@
 from collections.abc import Sequence
 from os import PathLike
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
-from jaxtyping import Int
+from jaxtyping import Float, Int
 
-from proxbi.cleaning.method.weightings import MEANINGS
+from proxbi.cleaning.inputs.features import Use
+from proxbi.cleaning.method.weightings import MEANINGS, PLAIN
 from proxbi.cleaning.report import figures, findings
-from proxbi.cleaning.report.markup import number, percent
-from proxbi.cleaning.report.review import COLUMNS, Rows, borderline, suspects, table
+from proxbi.cleaning.report.evidence import contradicting_copies
+from proxbi.cleaning.report.markup import number, percent, script_data, short
+from proxbi.cleaning.report.review import COLUMNS, LETTERS, suspects, table, teaching
+from proxbi.cleaning.report.rows import Rows
 from proxbi.cleaning.result import Cleaned
 from proxbi.report.page import render
 
 if TYPE_CHECKING:
     import pandas as pd
 
-SUSPECTS, BORDERLINE = 500, 40  # rows shown at most
-LARGEST_PAGE = 2_000_000  # bytes
+SUSPECTS, TEACHING = 500, 100  # rows shown at most
+LARGEST_PAGE = 4_000_000  # bytes
+
+
+class Step(NamedTuple):
+    """Something to do now, and the command or the code that does it."""
+
+    text: str
+    command: str = ""
+
+
+class Run(NamedTuple):
+    """How the page came about, for its foot."""
+
+    command: str = ""
+    seed: int = 0
+    versions: dict[str, str] = {}  # noqa: RUF012  # a NamedTuple has no other way, and nobody changes it
+    file: str = ""
+    digest: str = ""
+    """Of the data that was cleaned; decisions carry it."""
+    made: str = ""
+    """When."""
+
+
+class Tile(NamedTuple):
+    """A large number and what it is."""
+
+    number: str
+    name: str
+    note: str
 
 
 def write_report(
@@ -28,27 +59,33 @@ def write_report(
     *,
     labels: Sequence[str],
     given: Int[np.ndarray, " rows"],
+    before: Int[np.ndarray, " rows"] | None = None,
     ids: Sequence[Any] | None = None,
     id_name: str = "id",
     groups: Sequence[str] | None = None,
     group_of: Int[np.ndarray, " rows"] | None = None,
     images: np.ndarray | None = None,
     frame: "pd.DataFrame | None" = None,
+    features: Float[np.ndarray, "rows columns"] | None = None,
+    uses: Sequence[Use] = (),
+    steps: Sequence[Step] = (),
     title: str = "Label cleaning",
-    command: str | None = None,
-    seed: int = 0,
-    versions: dict[str, str] | None = None,
+    run: Run | None = None,
+    show_rows: bool = True,
 ) -> None:
-    """Write the report of `cleaned` to `path`: one HTML file of at most 2 MB that asks nothing of the network.
+    """Write the report of `cleaned` to `path`: one HTML file of at most 4 MB that asks nothing of the network.
 
-    - `labels`: the names of the classes; `given`: the class index of each row's label as it came.
+    - `labels`: the names of the classes; `given`: the class index of each row's label; `before`: of rows that a person
+      decided the label they came with, -1 for all others.
     - `ids`: what to call the rows (their number, from 0, unless given); `id_name`: what these are.
     - `groups` and `group_of`: names, and each row's index into them.
     - `images`: [n, height, width] or [n, height, width, 3], shown beside the suspects.
-    - `frame`: columns to show beside the suspects (the first 8).
-    - `title`: the head of the page; `command`, `seed`, `versions`: for its end.
+    - `frame`: columns to show beside the suspects (the first 8), and to say which values speak against a label.
+    - `features`: rows as numbers, to say which are alike; `uses`: what became of each column.
+    - `steps`: what to do now. `title`: the head of the page; `run`: for its foot.
+    - `show_rows`: False leaves out all that is about single rows, for pages that leave the house.
 
-    At most 500 suspects and 40 borderline rows are shown; fewer suspects if the page would grow beyond 2 MB.
+    At most 500 suspects and the 100 rows that would teach most are shown; fewer if the page would grow beyond 4 MB.
     The same arguments give the same bytes.
 
     >>> from tempfile import TemporaryDirectory
@@ -62,87 +99,153 @@ def write_report(
     >>> with TemporaryDirectory() as folder:
     ...     page = Path(folder, "report.html")
     ...     write_report(page, cleaned, labels=["cat", "dog"], given=np.array([0, 1, 0]))
-    ...     "Flagged rows: 1, all shown." in page.read_text(encoding="utf-8")
+    ...     "1 of 3 labels is probably wrong" in page.read_text(encoding="utf-8")
     True
     """
     names = [str(label) for label in labels]
-    rows = Rows(cleaned, names, given, None if ids is None else list(ids), groups, group_of, images, frame, id_name)
-    head = {"title": title, "facts": _facts(cleaned), "run": _run(seed, versions or {}, command)}
-    body = head | _judged(cleaned) | _drawn(rows)
+    called = None if ids is None else list(ids)
+    rows = Rows(cleaned, names, given, called, groups, group_of, images, frame, id_name, features, before)
+    body = {"title": title, "steps": list(steps), "show_rows": show_rows, **_columns(uses), **_foot(run or Run())}
+    body |= _judged(cleaned) | _drawn(rows)
     most = SUSPECTS
-    while len(page := _page(rows, body, most)) > LARGEST_PAGE and most > 1:
+    while len(page := _page(rows, body, run or Run(), most if show_rows else 0)) > LARGEST_PAGE and most > 1:
         most //= 2
     Path(path).write_bytes(page)
 
 
-def _page(rows: Rows, body: dict[str, Any], most: int) -> bytes:
+def _page(rows: Rows, body: dict[str, Any], run: Run, most: int) -> bytes:
     cleaned = rows.cleaned
+    copies = contradicting_copies(rows, np.random.default_rng(0)) if most else []
     review = {
         "suspects_note": _suspects_note(rows, most),
-        "suspects": table(rows, "suspects", suspects(cleaned, most), flag=False),
-        "borderline": table(rows, "borderline", borderline(cleaned, min(most, BORDERLINE)), flag=True),
+        "suspects": table(rows, "suspects", suspects(cleaned, most)),
+        "teaching": table(rows, "teaching", teaching(cleaned, min(most, TEACHING))),
+        "copies": [_copy(rows, *each) for each in copies],
+        "workbench": script_data(_workbench(rows, run) if most else {}),
+        "in_gallery": rows.images is not None,
     }
     return render("cleaning.html", "cleaning/report", **body, **review).encode()
+
+
+def _workbench(rows: Rows, run: Run) -> dict[str, Any]:
+    """What the script of the page cannot read from its tables: the classes, and what was decided before."""
+    decided = [] if rows.before is None else np.flatnonzero(rows.before >= 0).tolist()
+    return {"digest": run.digest, "labels": list(rows.labels), "decided": [_earlier(rows, row) for row in decided]}
+
+
+def _earlier(rows: Rows, row: int) -> dict[str, Any]:
+    """A decision that this page already started from."""
+    assert rows.before is not None
+    kept = rows.before[row] == rows.given[row]
+    label = rows.labels[rows.given[row]]
+    return {"row": row, "id": rows.called(row), "decision": "keep" if kept else "other", "label": label}
+
+
+def _copy(rows: Rows, first: int, second: int, exact: bool) -> dict[str, Any]:
+    cut = [(short(rows.called(row), LETTERS), short(rows.labels[rows.given[row]], LETTERS)) for row in (first, second)]
+    both = [{"called": called, "label": label} for called, label in cut]
+    return {"both": both, "how": "the same" if exact else "nearly the same"}
 
 
 def _suspects_note(rows: Rows, most: int) -> str:
     flagged = int(np.sum(rows.cleaned.issue))
     if not flagged:
         return "No row is flagged."
-    note = f"Flagged rows: {flagged:,}, " + (f"the worst {most:,} shown." if most < flagged else "all shown.")
+    if most >= flagged:
+        note = f"Flagged rows: {flagged:,}, all shown."
+    else:
+        note = f"Flagged rows: {flagged:,}, the worst {most:,} shown; the file of cleaned rows has all of them."
     columns = 0 if rows.frame is None else rows.frame.shape[1]
     return f"{note} The first {COLUMNS} of {columns} columns are shown." if columns > COLUMNS else note
 
 
-def _facts(cleaned: Cleaned) -> list[tuple[str, str]]:
-    """The numbers that a reader looks for first."""
-    untrusted, flagged = int(np.sum(~cleaned.trusted)), int(np.sum(cleaned.issue))
-    facts = [
-        ("rows", f"{len(cleaned.trusted):,}, of which {np.sum(cleaned.trusted):,} trusted"),
-        ("probably wrong", f"{flagged:,} ({percent(flagged / max(1, untrusted))} of those not trusted)"),
-        ("share of wrong labels, estimated", findings.share_wrong(cleaned.noise_rate)),
+def _tiles(cleaned: Cleaned) -> list[Tile]:
+    """The three numbers that a reader looks for first."""
+    judged, flagged, rate = int(np.sum(~cleaned.trusted)), int(np.sum(cleaned.issue)), cleaned.noise_rate
+    trusted, decided = int(np.sum(cleaned.trusted)), int(np.sum(cleaned.decided))
+    who = f"{trusted:,} more are trusted" + (f", {decided:,} of them decided by hand" if decided else "")
+    known = findings.is_known(rate)
+    share = (
+        f"95 % interval: {findings.whole(rate.low)} to {findings.whole(rate.high)} %"
+        if known
+        else "too little to go by"
+    )
+    tiles = [
+        Tile(f"{flagged:,}", "suspects" if flagged != 1 else "suspect", f"of {judged:,} labels; {who}"),
+        Tile(
+            f"{findings.whole(rate.estimate)} %" if known else findings.NOT_KNOWN,
+            "of the labels are wrong, by estimate",
+            share,
+        ),
     ]
-    if (measured := findings.accuracies(cleaned)) is not None:
-        facts += [("held-out accuracy, labels as given", measured[0]), ("held-out accuracy, as cleaned", measured[1])]
-    return facts
+    if (measured := findings.before_and_after(cleaned)) is not None:
+        old, new = (f"{100 * each.estimate:.1f}" for each in measured)
+        ends = " → ".join(f"{100 * each.low:.0f}-{100 * each.high:.0f}" for each in measured)
+        tiles.append(
+            Tile(
+                f"{old} → {new} %",
+                "accuracy of a model, before and after",
+                f"95 % intervals: {ends} %; on {findings.judge(cleaned)}",
+            )
+        )
+    else:
+        tiles.append(Tile(findings.NOT_KNOWN, "accuracy of a model, before and after", "it was not measured"))
+    return tiles
 
 
-def _run(seed: int, versions: dict[str, str], command: str | None) -> list[tuple[str, str]]:
+def _columns(uses: Sequence[Use]) -> dict[str, Any]:
+    return {"used": [use for use in uses if use.kind], "unused": [use for use in uses if not use.kind]}
+
+
+def _foot(run: Run) -> dict[str, Any]:
     """How to get the same page again."""
-    run = [
-        ("command", command or ""),
-        ("seed", str(seed)),
-        ("versions", ", ".join(f"{name} {version}" for name, version in versions.items())),
+    facts = [
+        ("made", run.made),
+        ("data", run.file),
+        ("SHA-256 of the data", run.digest),
+        ("command", run.command),
+        ("seed", str(run.seed)),
+        ("versions", ", ".join(f"{name} {version}" for name, version in run.versions.items())),
     ]
-    return [(name, value) for name, value in run if value]
+    return {"foot": [(name, value) for name, value in facts if value]}
 
 
 def _judged(cleaned: Cleaned) -> dict[str, Any]:
     """What is said in words and numbers."""
     settings = cleaned.settings.items()
     return {
+        "tiles": _tiles(cleaned),
         "headline": findings.headline(cleaned),
         "for_a_model": findings.for_a_model(cleaned),
         "judge": findings.judge(cleaned),
-        "scores": [row | {"meaning": MEANINGS.get(row["name"], row["name"])} for row in cleaned.scores],
+        "scores": [_score(row) for row in cleaned.scores],
         "chosen": cleaned.chosen,
-        "percent": percent,
         "gap": figures.gap(cleaned.history),
         "settings": [(name, value if isinstance(value, str) else number(value)) for name, value in settings],
         "warnings": cleaned.warnings,
     }
 
 
+def _score(row: dict[str, Any]) -> dict[str, str]:
+    name, reach = row["name"], findings.NORMAL * row["loss_se"]
+    return {
+        "name": name,
+        "plain": PLAIN.get(name, name),
+        "meaning": MEANINGS.get(name, ""),
+        "accuracy": findings.with_interval(findings.scored(row)),
+        "loss": f"{row['loss']:.3f} ({max(0.0, row['loss'] - reach):.3f}-{row['loss'] + reach:.3f})",
+    }
+
+
 def _drawn(rows: Rows) -> dict[str, Any]:
     cleaned = rows.cleaned
+    groups = None if rows.groups is None else figures.rates(findings.groups_judged(cleaned), "group", rows.groups)
     return {
-        "score_charts": figures.scores(cleaned),
         "histograms": figures.histograms(cleaned),
         **figures.confusion(cleaned, rows.given, rows.labels),
         "by_class": figures.rates(cleaned.noise_by_class, "class", rows.labels),
-        "by_group": None
-        if rows.groups is None
-        else figures.rates(findings.groups_judged(cleaned), "group", rows.groups),
+        "by_group": groups,
         "convergence": figures.convergence(cleaned.history),
         "removal": figures.removal(cleaned.removal, int(np.sum(cleaned.issue))),
+        "percent": percent,
     }

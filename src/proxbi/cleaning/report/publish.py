@@ -7,8 +7,9 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from proxbi.cleaning.inputs.features import Use
 from proxbi.cleaning.inputs.prepare import Inputs
-from proxbi.cleaning.report.page import write_report
+from proxbi.cleaning.report.page import Run, Step, write_report
 from proxbi.cleaning.result import Cleaned
 
 if TYPE_CHECKING:
@@ -28,11 +29,13 @@ def publish(
     ids: Sequence[Any] | None = None,
     id_name: str = "id",
     title: str,
-    command: str | None = None,
-    seed: int,
+    run: Run,
+    steps: Sequence[Step] = (),
+    unused: Sequence[Use] = (),
+    show_rows: bool = True,
 ) -> None:
     """Write the report to `path`; the columns of `X`, or the images, are shown beside the suspects. `ids` are what the
-    rows are called, and `id_name` is what these are.
+    rows are called, and `id_name` is what these are; `unused` are columns that are no features.
     """
     if X is not None and len(X) != inputs.rows:
         raise ValueError(f"X must have the {inputs.rows} rows that were cleaned, got {len(X)}.")
@@ -43,16 +46,19 @@ def publish(
         cleaned,
         labels=[str(label) for label in inputs.classes.tolist()],
         given=inputs.labels,
+        before=inputs.before,
         ids=named,
         id_name=id_name,
         groups=inputs.group_names or None,
         group_of=inputs.groups,
         images=_images(X, apart),
         frame=_frame(X, apart),
+        features=_features(inputs, X, apart),
+        uses=[*inputs.encoder.uses, *unused],
+        steps=steps,
         title=title,
-        command=command,
-        seed=seed,
-        versions=versions(),
+        run=run._replace(versions=versions()),
+        show_rows=show_rows,
     )
 
 
@@ -63,6 +69,15 @@ def versions() -> dict[str, str]:
 
 # Trusted rows given apart are counted in the report but never shown as suspects: blank images and copies of the first
 # row stand for them.
+
+
+def _features(inputs: Inputs, X: Any, apart: int) -> np.ndarray | None:
+    """The rows as numbers: as they were cleaned, or once more from X; then nothing is known of rows given apart."""
+    if len(inputs.features) == len(inputs.labels):
+        return inputs.features
+    if X is None or apart:
+        return None
+    return inputs.encoder.transform(X)
 
 
 def _images(X: Any, apart: int) -> np.ndarray | None:

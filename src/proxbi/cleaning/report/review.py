@@ -1,15 +1,16 @@
 """The rows that a person should look at, and what the report shows of each."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from math import isqrt
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 from jaxtyping import Int
 
+from proxbi.cleaning.report.evidence import reasons
 from proxbi.cleaning.report.markup import short
 from proxbi.cleaning.report.png import thumbnails
+from proxbi.cleaning.report.rows import Rows
 from proxbi.cleaning.result import Cleaned
 
 if TYPE_CHECKING:
@@ -18,36 +19,7 @@ if TYPE_CHECKING:
 LETTERS = 80  # of a cell; longer text is cut
 COLUMNS = 8  # of the user's table
 THUMBNAIL_BYTES = 1_000_000  # of all pictures of a table together
-SIDES = 16, 96  # pixels of the smallest and the largest thumbnail
-
-
-@dataclass(frozen=True)
-class Rows:
-    """All that is known about the rows, as `write_report` takes it; every array has an entry for each row."""
-
-    cleaned: Cleaned
-    labels: Sequence[str]
-    given: Int[np.ndarray, " rows"]
-    ids: Sequence[Any] | None = None
-    groups: Sequence[str] | None = None
-    group_of: Int[np.ndarray, " rows"] | None = None
-    images: np.ndarray | None = None
-    frame: "pd.DataFrame | None" = None
-    id_name: str = "id"
-
-    def __post_init__(self) -> None:
-        n = len(self.cleaned.weight)
-        for name in ("given", "ids", "group_of", "images", "frame"):
-            value = getattr(self, name)
-            if value is not None and len(value) != n:
-                raise ValueError(f"{name} must have an entry for each of the {n} rows, and has {len(value)}.")
-        _check_codes("given", self.given, "labels", self.labels)
-        if (self.groups is None) != (self.group_of is None):
-            raise ValueError("groups and group_of must be given together.")
-        if self.groups is not None and self.group_of is not None:
-            _check_codes("group_of", self.group_of, "groups", self.groups)
-        if self.images is not None and (self.images.ndim not in (3, 4) or self.images.shape[3:] not in ((), (3,))):
-            raise ValueError(f"images must be [n, height, width] or [n, height, width, 3], got {self.images.shape}.")
+SIDES = 16, 128  # pixels of the smallest and the largest thumbnail
 
 
 class Column(NamedTuple):
@@ -65,12 +37,15 @@ class Cell(NamedTuple):
 
 
 class Line(NamedTuple):
-    """A row of the table; `given` and `suggested` are what the class filter asks for."""
+    """A row of the table; `given` and `suggested` are what the class filter asks for, and the workbench starts from."""
 
+    row: int
+    called: str
     given: int
     suggested: int
     picture: str | None
     cells: list[Cell]
+    why: list[str]
 
 
 class Table(NamedTuple):
@@ -89,18 +64,13 @@ def suspects(cleaned: Cleaned, most: int) -> Int[np.ndarray, " suspects"]:
     return flagged[np.argsort(cleaned.quality[flagged], kind="stable")][:most]
 
 
-def borderline(cleaned: Cleaned, most: int) -> Int[np.ndarray, " borderline"]:
-    """The rows nearest the threshold, whatever it is: flagged ones of the highest and kept ones of the lowest quality,
-    half of `most` each.
-    """
-    flagged = suspects(cleaned, len(cleaned.issue))[::-1][: most // 2]
-    kept = np.flatnonzero(~cleaned.issue & ~cleaned.trusted)
-    kept = kept[np.argsort(cleaned.quality[kept], kind="stable")][: most // 2]
-    return np.concatenate([flagged[::-1], kept])
+def teaching(cleaned: Cleaned, most: int) -> Int[np.ndarray, " rows"]:
+    """The rows that would teach most if a person decided them."""
+    return cleaned.review[:most]
 
 
-def table(rows: Rows, name: str, chosen: Int[np.ndarray, " chosen"], *, flag: bool) -> Table:
-    """The chosen rows; with `flag`, a column says which of them are flagged."""
+def table(rows: Rows, name: str, chosen: Int[np.ndarray, " chosen"]) -> Table:
+    """The chosen rows."""
     cleaned, given = rows.cleaned, rows.given[chosen]
     suggested = cleaned.suggested[chosen]
     columns: list[tuple[Column, list[Cell]]] = [
@@ -108,16 +78,16 @@ def table(rows: Rows, name: str, chosen: Int[np.ndarray, " chosen"], *, flag: bo
         (Column("given"), [_text(rows.labels[c]) for c in given]),
         (Column("suggested"), [_text(rows.labels[c]) for c in suggested]),
         (Column("quality", True), [_share(q) for q in cleaned.quality[chosen]]),
-        (Column("weight", True), [_share(w) for w in cleaned.weight[chosen]]),
     ]
-    if flag:
-        columns.append((Column("flagged"), [_text("yes" if issue else "no") for issue in cleaned.issue[chosen]]))
     if rows.groups is not None and rows.group_of is not None:
         columns.append((Column("group"), [_text(rows.groups[g]) for g in rows.group_of[chosen]]))
     columns += _frame_columns(rows.frame, chosen)
-    pictures = _pictures(rows.images, chosen)
-    cells = zip(*(cells for _, cells in columns), strict=True)
-    lines = [Line(int(g), int(s), p, list(c)) for g, s, p, c in zip(given, suggested, pictures, cells, strict=True)]
+    cells = [list(each) for each in zip(*(cells for _, cells in columns), strict=True)]
+    called = [rows.called(int(row)) for row in chosen]
+    parts = zip(
+        chosen, called, given, suggested, _pictures(rows.images, chosen), cells, reasons(rows, chosen), strict=True
+    )
+    lines = [Line(int(row), name, int(g), int(s), *rest) for row, name, g, s, *rest in parts]
     classes = [(int(c), short(rows.labels[c], LETTERS)) for c in np.union1d(given, suggested)]
     return Table(name, [column for column, _ in columns], lines, classes)
 
@@ -165,11 +135,3 @@ def _number(value: float) -> Cell:
 
 def _share(value: float) -> Cell:
     return Cell("<0.001" if 0 <= value < 0.0005 else f"{value:.3f}", repr(float(value)))
-
-
-def _check_codes(name: str, codes: Int[np.ndarray, " rows"], of: str, names: Sequence[str]) -> None:
-    wrong = np.flatnonzero((codes < 0) | (codes >= len(names)))
-    if wrong.size:
-        raise ValueError(
-            f"{name} must be in 0..{len(names) - 1}, the places in {of}, got {codes[wrong[0]]} at row {wrong[0]}."
-        )

@@ -1,0 +1,133 @@
+"""Decisions of a person who went through the suspects: read from the CSV file that the report page saves.
+
+Its columns are row (from 0), id (what the page calls the row), decision, label and digest, the SHA-256 of the data file
+that was looked at. A cell that a spreadsheet might run as a formula has an apostrophe before it; so has one that begins
+with an apostrophe, so that taking one off gives back what was there.
+"""
+
+import csv
+import hashlib
+import re
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+from jaxtyping import Int
+
+from proxbi.cleaning.files.csv_file import open_text, open_to_write, said_plainly
+from proxbi.cleaning.inputs.checks import plain, some
+
+COLUMNS = ("row", "id", "decision", "label", "digest")
+KEEP, SKIP = "keep", "skip"
+DECISIONS = ("take", KEEP, "other", SKIP)
+"""Take the suggested label, keep the given one, another class; a row that was skipped is not decided."""
+SHORT = 12
+"""Digits of a digest that a message shows."""
+NUMBER = re.compile(r"[+-]?(\d+\.?\d*|\.\d+)([eE][+-]?\d+)?")
+
+
+class Decided(NamedTuple):
+    """Rows of the data file, and the label that each has by decision."""
+
+    rows: Int[np.ndarray, " decided"]
+    labels: np.ndarray
+
+
+class Subject(NamedTuple):
+    """What the decisions must be about."""
+
+    name: str
+    digest: str
+    given: np.ndarray
+    ids: Sequence[Any] | None = None
+
+
+def file_digest(path: Path) -> str:
+    """The SHA-256 of a file."""
+    with path.open("rb") as file:
+        return hashlib.file_digest(file, "sha256").hexdigest()
+
+
+def guarded(text: str) -> str:
+    """The text as a cell that no spreadsheet runs.
+
+    >>> [guarded(text) for text in ("cat", "=cmd()", "-1", "'s")]
+    ['cat', "'=cmd()", '-1', "''s"]
+    """
+    return "'" + text if re.match(r"['=+\-@\t\r\n]", text) and not NUMBER.fullmatch(text) else text
+
+
+def unguarded(cell: str) -> str:
+    """The text that a cell stands for.
+
+    >>> all(unguarded(guarded(text)) == text for text in ("cat", "=cmd()", "-1", "'s"))
+    True
+    """
+    return cell.removeprefix("'")
+
+
+def read_decisions(path: Path, about: Subject) -> Decided:
+    """The decisions, or an error that names the file and the line: they may be about another file, about rows that
+    this one does not have, or give labels that it does not know.
+    """
+    with open_text(path) as file, said_plainly(str(path)):
+        reader = csv.DictReader(file, strict=True)
+        lacking = [name for name in COLUMNS if name not in (reader.fieldnames or [])]
+        if lacking:
+            raise ValueError(f"it has no column {lacking[0]!r}; decisions have {', '.join(COLUMNS)}")
+        lines = [(reader.line_num, line) for line in reader]
+    known = {str(plain(label)): label for label in np.unique(about.given)}
+    decided: dict[int, Any] = {}
+    for number, line in lines:
+        where = f"line {number} of {path}"
+        row = _row(line, where, about)
+        if row in decided:
+            raise ValueError(f"{where} decides about row {row} a second time.")
+        label = _label(line, where, about, row, known)
+        if line["decision"] != SKIP:
+            decided[row] = label
+    rows = np.array(sorted(decided), np.int64)
+    return Decided(rows, np.array([decided[row] for row in rows.tolist()], about.given.dtype))
+
+
+def _row(line: dict[str, Any], where: str, about: Subject) -> int:
+    """The row that a line is about."""
+    if any(line[name] is None for name in COLUMNS):
+        raise ValueError(f"{where} has too few cells.")
+    if line["digest"] != about.digest:
+        raise ValueError(
+            f"{where} is a decision about another file: the digest of that one is {line['digest'][:SHORT]}..., the "
+            f"digest of {about.name} is {about.digest[:SHORT]}...."
+        )
+    if not re.fullmatch(r"\d{1,15}", line["row"]) or int(line["row"]) >= len(about.given):
+        raise ValueError(f"{where} has the row {line['row']!r}; {about.name} has rows 0..{len(about.given) - 1}.")
+    row, called = int(line["row"]), unguarded(line["id"])
+    if about.ids is not None and called != str(plain(about.ids[row])):
+        raise ValueError(f"{where} calls row {row} {called!r}; in {about.name} it is {str(plain(about.ids[row]))!r}.")
+    return row
+
+
+def _label(line: dict[str, Any], where: str, about: Subject, row: int, known: dict[str, Any]) -> Any:
+    """The label decided on."""
+    if line["decision"] not in DECISIONS:
+        raise ValueError(f"{where} has the decision {line['decision']!r}; known are {', '.join(DECISIONS)}.")
+    label, given = unguarded(line["label"]), str(plain(about.given[row]))
+    if line["decision"] == SKIP:
+        return None
+    if label not in known:
+        raise ValueError(f"{where} has the label {label!r}, which no row has; there are {some(list(known))}.")
+    if line["decision"] == KEEP and label != given:
+        raise ValueError(f"{where} keeps the label {label!r} of row {row}, whose label is {given!r}.")
+    return known[label]
+
+
+def write_decisions(path: Path, about: Subject, decided: Decided) -> None:
+    """Write decisions as the report page saves them."""
+    with open_to_write(path) as file:
+        out = csv.writer(file, lineterminator="\n", quoting=csv.QUOTE_ALL)  # a lone \r would not be quoted else
+        out.writerow(COLUMNS)
+        for row, label in zip(decided.rows.tolist(), decided.labels, strict=True):
+            decision = KEEP if label == about.given[row] else "other"
+            called = str(plain(row if about.ids is None else about.ids[row]))
+            out.writerow([row, guarded(called), decision, guarded(str(plain(label))), about.digest])
