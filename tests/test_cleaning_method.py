@@ -183,6 +183,7 @@ def judged(quality: np.ndarray, drawn: np.ndarray, noisy: bool = True) -> scorin
         informed=True,
         temperature=1.0,
         fitted=len(every),
+        review=every,
     )
 
 
@@ -264,7 +265,7 @@ def test_the_gradients_of_the_noise_model_are_those_of_its_losses() -> None:
     best = noise_model.calibrate(scores, np.eye(3)[truth], prior, class_sd=0.3)
 
     def loss(x: np.ndarray) -> float:
-        p = noise_model._unpacked(x, 1)._softmax(scores)
+        p = noise_model._unpacked(x, 1).softmax(scores)
         spread = noise_model._spread(prior, noise_model.SHARPNESS_SD, 0.3)
         return float(np.sum((x / spread) ** 2) / 2 - np.sum(np.log(p[np.arange(400), truth])))
 
