@@ -183,6 +183,7 @@ def judged(quality: np.ndarray, drawn: np.ndarray, noisy: bool = True) -> scorin
         informed=True,
         temperature=1.0,
         fitted=len(every),
+        review=every,
     )
 
 
