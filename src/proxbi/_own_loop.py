@@ -180,9 +180,8 @@ def _twice(
 
     accuracies = jnp.stack([accuracy, jnp.full_like(accuracy, _SECOND)])
     (found, before), _ = jax.lax.scan(solve, _Solve(known, known), accuracies)
-    error, value_error, solved = _errors(problem, x, y0, found, before)
+    error, value_error, solved, cost = _errors(problem, x, y0, found, before)
     broken = (found.outcome > int(Outcome.ROUGH)) | ~solved | ~_tree.all_finite((found.value, found.grad))
-    _, cost = residual(problem, x, y0)
     rough = jnp.where(error <= accuracy * _tree.norm(found.grad), int(Outcome.OK), int(Outcome.ROUGH))
     outcome = jnp.where(broken, jnp.maximum(found.outcome, int(Outcome.UNSOLVED)), rough)
     info = HypergradientInfo(
@@ -192,7 +191,7 @@ def _twice(
         value_error=jnp.where(broken, jnp.inf, value_error),
         lower_residual=found.lower_residual,
         outcome=outcome.astype(jnp.int32),
-        counts=found.counts + cost + cost + Counts(grad_lower=2, value_lower=1),
+        counts=found.counts + cost,
     )
     return jnp.where(broken, jnp.nan, found.value), _tree.where(broken, _nans(x), found.grad), info
 
@@ -201,21 +200,22 @@ def _twice(
 # as <v, .> of their rounding. A difference of gradients shows g_yy y without a second derivative.
 def _errors(
     problem: Problem, x: PyTree, y0: PyTree, found: Evaluation, before: Evaluation
-) -> tuple[Scalar, Scalar, Bool[Array, ""]]:
-    """Of the gradient and of the value, and whether y is a solution at all: in the domain of g, where the lower
-    gradient has fallen, or is small anyway.
+) -> tuple[Scalar, Scalar, Bool[Array, ""], Counts]:
+    """Of the gradient and of the value, whether y is a solution at all: in the domain of g, where the lower gradient
+    has fallen, or is small anyway; and what it cost to say so.
     """
     change, moved = _tree.norm(_tree.subtract(found.grad, before.grad)), jnp.abs(found.value - before.value)
     eps = float(jnp.finfo(change.dtype).eps)
     unit, step = _ROUNDING * eps, eps**0.5
     points = (y0, found.y, _tree.scale(1 + step, found.y))
-    start, left = (residual(problem, x, y)[0] for y in points[:2])
+    (start, cost), (left, again) = (residual(problem, x, y) for y in points[:2])
     here, ahead = (problem.grad_lower(x, y) for y in points[1:])
     cancels = _tree.norm(_tree.subtract(ahead, here)) / step
     off = jnp.abs(found.value) + _tree.norm(found.v) * cancels
     error, value_error = change + found.error + found.bias + unit * found.terms, moved + found.value_error + unit * off
     solved = (left <= _FALLEN * start) | (left <= step * cancels)
-    return error, value_error, solved & jnp.isfinite(problem.value_lower(x, found.y))
+    solved = solved & jnp.isfinite(problem.value_lower(x, found.y))
+    return error, value_error, solved, cost + again + Counts(grad_lower=2, value_lower=1)
 
 
 def _nans(tree: PyTree) -> PyTree:
