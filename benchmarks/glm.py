@@ -13,7 +13,8 @@ The floor is what the mathematics needs: 5 gradients, one more for the residual,
 read X 17 times ("17 reads"), and multiply with it 33 times ("33 products", each by the fastest way that we know here).
 
 A round times every contender once, in turns, in one process. Printed are medians, and the medians and quartiles of the
-ratios within a round: on a machine that others use, only these mean something. On GPUs also the peak of the memory.
+ratios within a round: on a machine that others use, only these mean something, and `--cpu-time` with one thread
+(XLA_FLAGS=--xla_cpu_multi_thread_eigen=false) means more. On GPUs also the peak of the memory is printed.
 """
 
 import argparse
@@ -184,17 +185,17 @@ def floor(setting: Setting) -> dict[str, Callable[[], Any]]:
     return calls
 
 
-def seconds(call: Callable[[], Any]) -> float:
-    begin = time.perf_counter()
+def seconds(call: Callable[[], Any], clock: Callable[[], float] = time.perf_counter) -> float:
+    begin = clock()
     jax.block_until_ready(call())
-    return time.perf_counter() - begin
+    return clock() - begin
 
 
 def quartiles(values: Any) -> list[float]:
     return [float(q) for q in np.quantile(values, [0.25, 0.5, 0.75])]
 
 
-def measure(rows: int, only: list[str], rounds: int) -> dict[str, Any]:
+def measure(rows: int, only: list[str], rounds: int, clock: Callable[[], float]) -> dict[str, Any]:
     if rows > SMALL and only == ["bfloat16"]:
         setting = Setting(rows, jnp.bfloat16)
         calls: dict[str, Callable[[], Any]] = {"bfloat16": partial(outer_steps, setting.structured(), *setting.start)}
@@ -208,7 +209,7 @@ def measure(rows: int, only: list[str], rounds: int) -> dict[str, Any]:
     times: dict[str, list[float]] = {name: [] for name in calls | parts}
     for _ in range(rounds):
         for name, call in (calls | parts).items():
-            times[name].append(seconds(call) / (STEPS if name in calls else 1))
+            times[name].append(seconds(call, clock) / (STEPS if name in calls else 1))
     table = {name: np.asarray(found) for name, found in times.items()}
     kinds = ([t for name, t in table.items() if name.startswith(kind)] for kind in ("X W", "R' X"))
     products = [np.min(found, axis=0) for found in kinds]
@@ -247,13 +248,15 @@ def main() -> None:
     parser.add_argument("--rows", type=int, nargs="+", default=[20_000])
     parser.add_argument("--only", nargs="+", choices=NAMES, default=["glm", "autodiff", "jaxopt"])
     parser.add_argument("--rounds", type=int, default=15)
+    parser.add_argument("--cpu-time", action="store_true", help="of this process, which others disturb less")
     parser.add_argument("--json", type=Path)
     arguments = parser.parse_args()
+    clock = time.process_time if arguments.cpu_time else time.perf_counter
     results = []
     # On GPUs float32 products are rounded to fewer bits by default; here they are not.
     with jax.default_matmul_precision("highest"):
         for rows in arguments.rows:
-            results.append(measure(rows, arguments.only, arguments.rounds))
+            results.append(measure(rows, arguments.only, arguments.rounds, clock))
             show(results[-1])
     if arguments.json:
         arguments.json.write_text(json.dumps(results, indent=1))
