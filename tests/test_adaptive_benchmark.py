@@ -53,6 +53,7 @@ def test_calls_in_loops_are_counted_every_time(peer):
 
 
 @pytest.mark.slow
+@pytest.mark.hours
 def test_jaxopt_gets_there_on_an_easy_problem(peer):
     case = SUITE["C-10"]()
     units = grid_search.scale(case, jnp.zeros(4))
@@ -129,6 +130,7 @@ def test_the_general_methods_are_charged_no_more_than_their_solves_take():
 
 
 @pytest.mark.slow
+@pytest.mark.hours
 @pytest.mark.parametrize("peer", ["lbfgsb", "fista", "adam"])
 def test_the_general_methods_get_there(peer):
     case = SUITE["scalar"]()

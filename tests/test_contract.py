@@ -19,8 +19,8 @@ STRENGTH = 0.1
 
 def _marked(row: SolverRow) -> Any:
     """The rows with a lower regularizer are those above once more: they wait for the longer suites."""
-    slow = [] if row.lower_regularizer is None else [pytest.mark.slow]
-    return pytest.param(row, id=str(row), marks=slow if row.tuned else [*slow, *(pytest.mark.hours for _ in slow)])
+    repeated = [] if row.lower_regularizer is None else [pytest.mark.slow, pytest.mark.hours]
+    return pytest.param(row, id=str(row), marks=repeated)
 
 
 @pytest.fixture(params=map(_marked, SOLVERS))

@@ -11,6 +11,7 @@ import pytest
 from proxbi import Box, Problem, check
 from proxbi.analytic import ridge_hyperparameters, smooth_nonquadratic
 
+REPEATED = [pytest.mark.slow, pytest.mark.hours]  # what others of their kind show in every run
 X, Y = np.array([0.5, 1.0]), np.zeros(2)
 
 
@@ -125,7 +126,7 @@ QUICK_OWN = (WrongHvp, WrongCross, SkewHvp)
 
 @pytest.mark.parametrize(
     "made",
-    [pytest.param(made, marks=[] if made in QUICK_OWN else [pytest.mark.slow], id=made.__name__) for made in OWN],
+    [pytest.param(made, marks=[] if made in QUICK_OWN else REPEATED, id=made.__name__) for made in OWN],
 )
 def test_a_wrong_oracle_is_named(made: type[Problem]) -> None:
     text = page(made(upper, lower))
@@ -229,7 +230,7 @@ QUICK = ("not convex", "hinge", "outside, g", "dead relu", "swapped, by name", "
 
 @pytest.mark.parametrize(
     "name",
-    [pytest.param(name, marks=[] if name in QUICK else pytest.mark.slow) for name in DEFECTS],
+    [pytest.param(name, marks=[] if name in QUICK else REPEATED) for name in DEFECTS],
 )
 def test_the_defect_is_named(name: str) -> None:
     f, g, x, y, words = DEFECTS[name]

@@ -57,7 +57,8 @@ def differences(function: Any, x: Any, step: float = 1e-5) -> np.ndarray:
 # --- closed forms -----------------------------------------------------------------------------------------------------
 
 
-KAPPAS = [*(pytest.param(kappa, marks=pytest.mark.slow) for kappa in (2.0, 10.0, 100.0)), 1000.0]
+REPEATED = [pytest.mark.slow, pytest.mark.hours]  # what the hardest kappa shows in every run
+KAPPAS = [*(pytest.param(kappa, marks=REPEATED) for kappa in (2.0, 10.0, 100.0)), 1000.0]
 
 
 @pytest.mark.parametrize("kappa", KAPPAS)

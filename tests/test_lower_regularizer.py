@@ -77,7 +77,7 @@ def test_the_default_hypergradient_is_the_closed_form(name: str) -> None:
 
 
 @pytest.mark.parametrize("method", FIXED)
-@pytest.mark.parametrize("name", ["soft threshold", *(pytest.param(name, marks=SLOW) for name in ("box", "simplex"))])
+@pytest.mark.parametrize("name", ["soft threshold", *(pytest.param(name, marks=HOURS) for name in ("box", "simplex"))])
 def test_hypergradients_of_fixed_work_are_the_closed_form(name: str, method: str) -> None:
     case, hypergradient = FACES[name](), FIXED[method]
 

@@ -25,7 +25,7 @@ QUICK = ["A-1e5", "C-10", "D-1e3-capped", "E-100"]
 
 
 def slowly(names):
-    return [pytest.param(name, marks=pytest.mark.slow) for name in names]
+    return [pytest.param(name, marks=[pytest.mark.slow, pytest.mark.hours]) for name in names]
 
 
 def minutes(test):

@@ -148,6 +148,7 @@ def test_per_feature_penalties_converge_to_something_better_than_x0(loss: str, s
 
 
 @pytest.mark.slow
+@pytest.mark.hours
 @pytest.mark.parametrize(
     ("table", "loss", "split", "start", "box"),
     [
