@@ -23,7 +23,8 @@ X, Y = np.array([3.0, 0.5]), np.zeros(2)
 
 
 @pytest.mark.parametrize(
-    "name", [pytest.param(name, marks=[pytest.mark.slow, pytest.mark.hours] if name[0] in "AB" else []) for name in PROBLEMS]
+    "name",
+    [pytest.param(name, marks=[pytest.mark.slow, pytest.mark.hours] if name[0] in "AB" else []) for name in PROBLEMS],
 )
 def test_it_is_the_closed_form_at_every_kappa(name: str) -> None:
     for kappa in (2.0, 100.0, 1e4):
