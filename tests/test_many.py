@@ -49,7 +49,13 @@ def starts(made: Any) -> tuple[np.ndarray, np.ndarray]:
     return made.x0 + moves, np.stack([made.y0] * 3)
 
 
-@pytest.mark.parametrize("made", [ridge_hyperparameters(100.0), spectral_quadratic(10.0)], ids=["Box", "L1"])
+@pytest.mark.parametrize(
+    "made",
+    [
+        pytest.param(ridge_hyperparameters(100.0), id="Box"),
+        pytest.param(spectral_quadratic(10.0), id="L1", marks=[pytest.mark.slow, pytest.mark.hours]),
+    ],
+)
 def test_they_are_separate_runs(made: Any) -> None:
     x0s, y0s = starts(made)
     found = minimize_many(made.problem, x0s, y0s)

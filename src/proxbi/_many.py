@@ -160,7 +160,7 @@ def sweep(
     >>> solvers = [paper_solver("BiO-AID", alpha=0.25, beta=beta, T=5) for beta in (0.01, 0.1, 0.5)]
     >>> found = sweep(scalar_problem(), solvers, jnp.array(0.0), jnp.array(0.0), steps=10)
     >>> print([f"{result.x:.2f}" for result in found.results])  # the minimiser is 2
-    ['0.17', '1.26', '1.98']
+    ['0.19', '1.31', '2.00']
     >>> found.settings[0]
     {'step_size': 0.01}
     """
