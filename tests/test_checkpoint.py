@@ -468,6 +468,7 @@ def test_killed_while_it_writes(where: str, tmp_path: Path) -> None:
 
 
 @pytest.mark.slow
+@pytest.mark.hours
 def test_killed_again_and_again(tmp_path: Path) -> None:
     draw = np.random.default_rng(0)
     for _ in range(12):

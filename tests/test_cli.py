@@ -47,6 +47,7 @@ def test_wrong_arguments_are_named_and_exit_with_2(arguments, named):
 
 
 @pytest.mark.slow
+@pytest.mark.hours
 def test_verify_theory_writes_its_report(tmp_path):
     out = tmp_path / "results"
     ran = proxbi("verify", "theory", "--quick", "--out", out)

@@ -156,6 +156,7 @@ def test_bad_kappas_are_refused():
 
 
 @pytest.mark.slow
+@pytest.mark.hours
 def test_everything_at_once_in_the_full_range(tmp_path):
     seen = []
     result = theory.run(progress=lambda done, total: seen.append((done, total)))
@@ -177,6 +178,7 @@ def test_everything_at_once_in_the_full_range(tmp_path):
 
 
 @pytest.mark.slow
+@pytest.mark.hours
 def test_double_precision_is_used_whatever_jax_is_set_to():
     script = (
         "import jax; from proxbi.experiments import theory; r = theory.run([2.0], quick=True, seed=1);"

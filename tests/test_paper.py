@@ -169,6 +169,7 @@ def test_the_itd_rows_of_table_1_to_the_printed_digit():
 
 @needs_mnist
 @pytest.mark.slow
+@pytest.mark.hours
 def test_the_plain_and_momentum_aid_rows_of_table_1_to_the_printed_digit():
     check_against_the_paper(AID_ROWS)
 

@@ -44,11 +44,12 @@ QUICK = ["A, kappa 10", "D"]
 """Each problem is compiled on its own: these are in CI."""
 
 
+REPEATED = [pytest.mark.slow, pytest.mark.hours]  # what the others show in every run
 OPEN = pytest.mark.xfail(strict=False, reason="open in issue 10: the penalty's error estimate ends this one too early")
 
 
 def marked(name: str) -> Any:
-    return pytest.param(name, marks=[pytest.mark.slow, OPEN] if name == "D, box" else [pytest.mark.slow])
+    return pytest.param(name, marks=[*REPEATED, OPEN] if name == "D, box" else REPEATED)
 
 
 @pytest.fixture(params=[name if name in QUICK else marked(name) for name in PROBLEMS])

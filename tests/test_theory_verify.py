@@ -76,6 +76,7 @@ def flat(x, y):
 
 
 @pytest.mark.slow
+@pytest.mark.hours
 @pytest.mark.parametrize(
     ("upper", "lower", "violated"),
     [
@@ -99,6 +100,7 @@ def test_verify_names_the_violated_assumption(upper, lower, violated):
 
 
 @pytest.mark.slow
+@pytest.mark.hours
 def test_verify_says_that_hyper_cleaning_has_unbounded_level_sets():
     from proxbi import datasets
     from proxbi.cleaning import hyper_cleaning
