@@ -9,8 +9,8 @@ F1 is that of the rows flagged, on rows that neither of the two decided, before 
 """
 
 import argparse
-import json
 import warnings
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -84,7 +84,11 @@ def main(arguments: list[str]) -> None:
     parser.add_argument("--kinds", nargs="+", choices=cleaning_tables.KINDS, default=KINDS)
     options = parser.parse_args(arguments)
     warnings.simplefilter("ignore")
-    kept: dict[str, Row] = json.loads(options.keep.read_text()) if options.keep.exists() else {}
+    summary(cleaning_tables.collected(options.keep, lambda kept: results_of_all(options, kept)))
+
+
+def results_of_all(options: argparse.Namespace, kept: dict[str, Row]) -> Iterator[tuple[str, Row]]:
+    """Those of all cells that are not kept yet."""
     for seed in range(options.seeds):
         for table in options.only:
             features, truth = load(table, options.data, seed, options.rows)
@@ -92,7 +96,4 @@ def main(arguments: list[str]) -> None:
                 name = f"{table}/{kind}/{seed}"
                 if name not in kept:
                     given, _ = cleaning_tables.spoil(kind, features, truth, {}, seed)
-                    kept[name] = loop(features, truth, given, seed)
-                    options.keep.write_text(json.dumps(kept))
-                    print(name, {key: round(value, 3) for key, value in kept[name].items()}, flush=True)
-    summary(kept)
+                    yield name, loop(features, truth, given, seed)

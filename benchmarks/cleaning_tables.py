@@ -235,10 +235,21 @@ def main(arguments: list[str]) -> None:
     parser.add_argument("--without-rivals", action="store_true")
     options = parser.parse_args(arguments)
     warnings.simplefilter("ignore")
-    kept: dict[str, Row] = json.loads(options.keep.read_text()) if options.keep.exists() else {}
+    summary(collected(options.keep, lambda kept: results_of_all(options, kept)))
+
+
+def results_of_all(options: argparse.Namespace, kept: dict[str, Row]) -> Iterator[tuple[str, Row]]:
+    """Those of all cells that are not kept yet."""
     for cell in cells(options):
         for name, row in results_of(cell, kept, options.without_rivals):
-            kept[f"{cell.name}/{name}"] = row
-            options.keep.write_text(json.dumps(kept))
-            print(cell.name, name, {key: round(value, 3) for key, value in row.items()}, flush=True)
-    summary(kept)
+            yield f"{cell.name}/{name}", row
+
+
+def collected(path: Path, missing: Callable[[dict[str, Row]], Iterator[tuple[str, Row]]]) -> dict[str, Row]:
+    """The results in a file, and those that are missing from them: each is written when it is there."""
+    kept: dict[str, Row] = json.loads(path.read_text()) if path.exists() else {}
+    for name, row in missing(kept):
+        kept[name] = row
+        path.write_text(json.dumps(kept))
+        print(name, {key: round(value, 4) for key, value in row.items()}, flush=True)
+    return kept

@@ -13,7 +13,6 @@ and counts as the majority. Dawid-Skene is the plain one: full confusions, a hun
 """
 
 import argparse
-import json
 import time
 import warnings
 from collections.abc import Callable, Iterator
@@ -30,6 +29,7 @@ from sklearn.model_selection import StratifiedKFold
 from sklearn.pipeline import make_pipeline
 from sklearn.preprocessing import StandardScaler
 
+import cleaning_tables
 from proxbi import datasets
 from proxbi.cleaning import LabelCleaner
 
@@ -241,10 +241,11 @@ def main(arguments: list[str]) -> None:
     parser.add_argument("--without-rivals", action="store_true")
     options = parser.parse_args(arguments)
     warnings.simplefilter("ignore")
-    kept: dict[str, Row] = json.loads(options.keep.read_text()) if options.keep.exists() else {}
+    summary(cleaning_tables.collected(options.keep, lambda kept: results_of_all(options, kept)))
+
+
+def results_of_all(options: argparse.Namespace, kept: dict[str, Row]) -> Iterator[tuple[str, Row]]:
+    """Those of all cells that are not kept yet."""
     for cell in cells(options):
         for name, row in results_of(cell, kept, options.without_rivals):
-            kept[f"{cell.name}/{name}"] = row
-            options.keep.write_text(json.dumps(kept))
-            print(cell.name, name, {key: round(value, 4) for key, value in row.items()}, flush=True)
-    summary(kept)
+            yield f"{cell.name}/{name}", row

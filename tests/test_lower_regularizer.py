@@ -287,7 +287,7 @@ def test_sums_without_a_prox_are_refused() -> None:
     with pytest.raises(TypeError, match=r"L1 \+ Simplex has no prox"):
         L1(1.0) + Simplex()
     with pytest.raises(TypeError, match="got float"):
-        L1(1.0) + 2.0  # type: ignore[operator]
+        L1(1.0) + 2.0  # type: ignore[operator]  # wrong on purpose
 
 
 def test_margins_that_are_infinite_or_unknown() -> None:

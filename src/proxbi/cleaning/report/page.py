@@ -1,8 +1,9 @@
 """The report of a cleaning: one self-contained HTML page for a person who has to decide what to do with the labels."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from os import PathLike
 from pathlib import Path
+from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
@@ -37,7 +38,7 @@ class Run(NamedTuple):
 
     command: str = ""
     seed: int = 0
-    versions: dict[str, str] = {}  # noqa: RUF012  # a NamedTuple has no other way, and nobody changes it
+    versions: Mapping[str, str] = MappingProxyType({})
     file: str = ""
     digest: str = ""
     """Of the data that was cleaned; decisions carry it."""
