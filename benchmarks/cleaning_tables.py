@@ -15,7 +15,7 @@ import argparse
 import json
 import time
 import warnings
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -132,11 +132,11 @@ def trusted_rows(rows: int, how: str, seed: int) -> np.ndarray:
     return np.isin(np.arange(rows), np.random.default_rng([13, seed]).permutation(rows)[:number])
 
 
-def rivals(cell: Cell) -> Iterator[tuple[str, np.ndarray, np.ndarray, float]]:
+def rivals(cell: Cell, names: Iterable[str]) -> Iterator[tuple[str, np.ndarray, np.ndarray, float]]:
     """Name, flags, quality and seconds of each."""
     everyone = np.ones(len(cell.given), bool)
-    for name, model in MODELS.items():
-        start = time.perf_counter()
+    for name in names:
+        start, model = time.perf_counter(), MODELS[name]
         chances = out_of_fold(model, cell, everyone)
         flags = find_label_issues(cell.given, chances, n_jobs=1)
         yield name, flags, get_label_quality_scores(cell.given, chances), time.perf_counter() - start
@@ -185,14 +185,13 @@ def ours(cell: Cell, how: str) -> Row:
     return row | {"seconds": seconds, "estimate": rate.estimate, "low": rate.low, "high": rate.high}
 
 
-def results_of(cell: Cell, kept: dict[str, Row], without_rivals: bool) -> Iterator[tuple[str, Row]]:
+def results_of(cell: Cell, kept: dict[str, Row], names: Iterable[str]) -> Iterator[tuple[str, Row]]:
     """Those that are not kept yet."""
     for how in TRUSTED:
         if f"{cell.name}/{how}" not in kept:
             yield how, ours(cell, how)
-    if without_rivals or f"{cell.name}/gbt/P0" in kept:
-        return
-    for name, flags, quality, seconds in rivals(cell):
+    missing = [name for name in names if f"{cell.name}/{name}/P0" not in kept]
+    for name, flags, quality, seconds in rivals(cell, missing):
         for how in TRUSTED:
             rows = ~trusted_rows(len(cell.truth), how, cell.seed)
             yield f"{name}/{how}", score(cell, cell.given, rows, flags, quality) | {"seconds": seconds}
@@ -232,7 +231,7 @@ def main(arguments: list[str]) -> None:
     parser.add_argument("--first", type=int, default=0, help="the first seed")
     parser.add_argument("--only", nargs="+", choices=TABLES)
     parser.add_argument("--kinds", nargs="+", choices=sorted({*KINDS, *HUMAN}))
-    parser.add_argument("--without-rivals", action="store_true")
+    parser.add_argument("--rivals", nargs="*", choices=MODELS, default=list(MODELS), help="rfx2 comes with rf")
     options = parser.parse_args(arguments)
     warnings.simplefilter("ignore")
     summary(collected(options.keep, lambda kept: results_of_all(options, kept)))
@@ -241,7 +240,7 @@ def main(arguments: list[str]) -> None:
 def results_of_all(options: argparse.Namespace, kept: dict[str, Row]) -> Iterator[tuple[str, Row]]:
     """Those of all cells that are not kept yet."""
     for cell in cells(options):
-        for name, row in results_of(cell, kept, options.without_rivals):
+        for name, row in results_of(cell, kept, options.rivals):
             yield f"{cell.name}/{name}", row
 
 

@@ -822,3 +822,20 @@ def test_probabilities_of_ones_own_model_help() -> None:
 def test_wrong_probabilities_are_named(wrong: np.ndarray, said: str) -> None:
     with pytest.raises(ValueError, match=said):
         clean(Spoiled.features, Spoiled.labels, CLASSES, trusted=Spoiled.trusted, pred_probs=wrong)
+
+
+def test_a_control_group_is_not_surer_than_chance_lets_it_be() -> None:
+    """Surprises are rare and large. Twenty rows without any have a small spread of their own, which says nothing."""
+    alarms, draws = 0, 400
+    for seed in range(draws):
+        draw = np.random.default_rng(seed)
+        surprise = np.where(draw.random(1000) < 0.08, -3.0, 0.1) + 0.05 * draw.standard_normal(1000)
+        alarms += decision._apart(surprise[:20], surprise[20:]) > decision.CLEARLY
+    assert alarms < 0.1 * draws  # by the spread of the twenty themselves it was one in five
+
+
+def test_a_control_group_shows_noise() -> None:
+    draw = np.random.default_rng(0)
+    surprise = np.where(draw.random(1000) < 0.08, -3.0, 0.1) + 0.05 * draw.standard_normal(1000)
+    surprise[40:] -= 3.0 * (draw.random(960) < 0.3)
+    assert decision._apart(surprise[:40], surprise[40:]) > decision.CLEARLY

@@ -12,8 +12,8 @@ learned even from failures, and, as h is not part of B, it stays valid when the 
 change.
 
 **The radius R** bounds the step: for convex h, <u - x, d + s> <= -<u - x, (B + |d + s| / R)(u - x)> implies |u - x| <=
-R. Near a solution |d + s| / R falls with d + s, so that convergence stays superlinear. R is four times the longest step
-that was taken since one was refused, and a quarter of a step that was refused.
+R. Near a solution |d + s| / R falls with d + s, so that convergence stays superlinear. R is ten times the longest step
+that was taken since one was refused, and half of a step that was refused.
 
 **Convergence.** rtol refers to the larger of two ratios that have no units and do not change with constants added to f
 or with how steep f is at x0: |d + s| against |B (x - x0)|, the gradient that the present curvature builds up over the

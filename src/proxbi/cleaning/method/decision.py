@@ -6,10 +6,12 @@ is the simplest explanation, and kept unless there is a sign against it:
 - a row that a person decided, against its label;
 - the control group: under it, trusted labels are likelier than the others by more than `CLEARLY` standard errors,
   though both were judged alike, each by fits without it. Likelier than is expected of rows as hard as these: trusted
-  rows may have been picked because they are hard;
+  rows may have been picked because they are hard. The standard error is that of no noise, where both are of one kind: a
+  few trusted rows among which the rare surprise is missing would seem far surer of themselves than they are;
 - the likelihood: with noise it is higher, by half as many units as the noise has numbers times the logarithm of the
   rows (Bayes);
-- a weaker sign of both kinds: trusted labels are likelier by one standard error, and all labels with noise.
+- a weaker sign of both kinds: trusted labels are likelier by one standard error, and all labels with noise by as many
+  units as it has numbers (Akaike).
 
 Without a control group it is enough that noise raises the log-likelihood by as much as it has numbers (Akaike).
 
@@ -29,10 +31,11 @@ import numpy as np
 from jaxtyping import Bool, Float, Int
 
 from proxbi.cleaning.method import calibration, noise_model
-from proxbi.cleaning.method.calibration import Calibration, Labels, Scores, calibrate
+from proxbi.cleaning.method.calibration import TINY, Calibration, Labels, Scores, calibrate
 from proxbi.cleaning.method.noise_model import Noise
 
-CLEARLY = 2.5
+CLEARLY = 1.5
+"""One of fifteen control groups is so much likelier by chance; each of these then costs some clean labels."""
 ENOUGH = 2500
 """Rows without trust that the calibration is found on, by alternation."""
 DRAWS, DRAWN = 16, 1000
@@ -193,10 +196,15 @@ def _is_noisy(found: Decision, blurred: Calibration, scores: Scores, evidence: E
     if not control.any():
         return gain > numbers
     surprise = simple - labels.repeats * _expected(blurred.belief(scores))
-    apart = surprise[control].mean() - surprise[~trusted].mean()
-    error = np.sqrt(surprise[control].var() / control.sum() + surprise[~trusted].var() / np.sum(~trusted))
+    apart = _apart(surprise[control], surprise[~trusted])
     by_itself = gain > numbers * np.log(np.sum(~trusted)) / 2
-    return bool(apart > CLEARLY * error or by_itself or (gain > 0 and apart > error))
+    return bool(apart > CLEARLY or by_itself or (gain > numbers and apart > 1))
+
+
+def _apart(few: Float[np.ndarray, " few"], many: Float[np.ndarray, " many"]) -> float:
+    """By how many standard errors the mean of the few is above that of the many, if both are of one kind."""
+    error = np.concatenate([few, many]).std() * np.sqrt(1 / len(few) + 1 / len(many))
+    return float((few.mean() - many.mean()) / max(error, TINY))
 
 
 def _expected(belief: Float[np.ndarray, "rows classes"]) -> Float[np.ndarray, " rows"]:
