@@ -10,8 +10,7 @@ is the simplest explanation, and kept unless there is a sign against it:
   few trusted rows among which the rare surprise is missing would seem far surer of themselves than they are;
 - the likelihood: with noise it is higher, by half as many units as the noise has numbers times the logarithm of the
   rows (Bayes);
-- a weaker sign of both kinds: trusted labels are likelier by one standard error, and all labels with noise by as many
-  units as it has numbers (Akaike).
+- a weaker sign of both kinds: trusted labels are likelier by `PROBABLY` standard errors, and all labels with noise.
 
 Without a control group it is enough that noise raises the log-likelihood by as much as it has numbers (Akaike).
 
@@ -34,8 +33,8 @@ from proxbi.cleaning.method import calibration, noise_model
 from proxbi.cleaning.method.calibration import TINY, Calibration, Labels, Scores, calibrate
 from proxbi.cleaning.method.noise_model import Noise
 
-CLEARLY = 1.5
-"""One of fifteen control groups is so much likelier by chance; each of these then costs some clean labels."""
+CLEARLY, PROBABLY = 1.5, 1.25
+"""Standard errors: one of fifteen control groups is so much likelier by chance, and one of ten."""
 ENOUGH = 2500
 """Rows without trust that the calibration is found on, by alternation."""
 DRAWS, DRAWN = 16, 1000
@@ -198,7 +197,7 @@ def _is_noisy(found: Decision, blurred: Calibration, scores: Scores, evidence: E
     surprise = simple - labels.repeats * _expected(blurred.belief(scores))
     apart = _apart(surprise[control], surprise[~trusted])
     by_itself = gain > numbers * np.log(np.sum(~trusted)) / 2
-    return bool(apart > CLEARLY or by_itself or (gain > numbers and apart > 1))
+    return bool(apart > CLEARLY or by_itself or (gain > 0 and apart > PROBABLY))
 
 
 def _apart(few: Float[np.ndarray, " few"], many: Float[np.ndarray, " many"]) -> float:
