@@ -6,6 +6,7 @@ import jax
 import jax.numpy as jnp
 import pytest
 from jax.experimental.compilation_cache import compilation_cache
+from jax.tree_util import Partial
 
 import proxbi
 from proxbi import _check, _compile, _programs
@@ -13,18 +14,19 @@ from proxbi import _check, _compile, _programs
 
 @pytest.fixture(autouse=True)
 def forgotten():
-    _compile._options.cache_clear()
+    _compile._knows.cache_clear()
     yield
-    _compile._options.cache_clear()
+    _compile._knows.cache_clear()
 
 
-def test_the_option_is_one_that_the_pinned_version_of_xla_knows():
-    assert _compile._options() == _compile._QUICKLY
+@pytest.mark.parametrize("options", [_compile._QUICKLY, _compile._LIGHTLY])
+def test_the_options_are_those_that_the_pinned_version_of_xla_knows(options):
+    assert _compile._known(options) == options
 
 
 def test_an_option_that_xla_does_not_know_is_left_out(monkeypatch):
     monkeypatch.setattr(_compile, "_QUICKLY", {"xla_cpu_no_such_option": False})
-    assert _compile._options() == {}
+    assert _compile._known(_compile._QUICKLY) == {}
     assert _compile.jit(lambda x: x + 1)(jnp.array(1.0)) == 2
 
 
@@ -37,7 +39,15 @@ def test_a_function_is_compiled_once_for_each_shape_and_keeps_its_name():
     assert (twice.__name__, twice.__doc__) == ("twice", "Two x.")
     for size in (1, 2, 2):
         assert twice(jnp.ones(size)).shape == (size,)
-    assert twice.compiled._cache_size() == 2
+    assert twice.programs == 2
+
+
+def test_only_programs_on_few_numbers_are_not_optimised():
+    few, many = jnp.ones(3), jnp.ones(_compile._FEW_NUMBERS + 1)
+    total = _compile.jit(lambda function, x: function(x))
+    for function, x in ((Partial(jnp.sum), few), (Partial(jnp.sum), many), (Partial(lambda x: x @ many[:3]), few)):
+        total(function, x)
+    assert (total.light._cache_size(), total.thorough._cache_size()) == (1, 2)
 
 
 def test_inside_of_another_jit_or_vmap_it_is_the_function_itself():
@@ -53,7 +63,7 @@ def test_a_loop_over_many_problems_does_not_keep_all_of_their_programs():
     sizes = []
     for size in range(1, most + 5):
         assert twice(jnp.ones(size)).shape == (size,)
-        sizes.append(twice.compiled._cache_size())
+        sizes.append(twice.programs)
     assert max(sizes) == most
     assert twice(jnp.ones(1)).shape == (1,)
 

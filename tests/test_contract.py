@@ -145,15 +145,15 @@ def test_declared_counts_are_observed_calls_and_eager_is_jit(row: SolverRow) -> 
 
 def test_changing_numbers_compiles_nothing(row: SolverRow) -> None:
     case = case_for(row)
-    _loop.advance.compiled.clear_cache()  # so that no program is forgotten on the way, as the oldest are
+    _loop.advance.forget()  # so that no program is forgotten on the way, as the oldest are
     solve(row, case, steps=13)
-    compiled = _loop.advance.compiled._cache_size()
+    compiled = _loop.advance.programs
     other = case_for(row, seed=1).problem
     if row.proximal:
         other = eqx.tree_at(lambda p: p.regularizer, other, L1(0.2))
     x0, y0 = case.x0 + 1, np.asarray(case.y0) - 1  # a NumPy array serves as well
     minimize(other, x0, y0, row.make(0.4), steps=7, every=3, tol=1e-30)
-    assert _loop.advance.compiled._cache_size() == compiled
+    assert _loop.advance.programs == compiled
 
 
 def test_vmap_over_step_sizes_starts_and_data_is_a_loop(row: SolverRow) -> None:

@@ -195,13 +195,13 @@ def test_data_may_be_empty(empty: Any) -> None:
 def test_numbers_serve_as_starts_and_nothing_is_compiled_twice() -> None:
     """`jnp.asarray(1.0)` is weakly typed: were it kept, the second chunk would be another program."""
     problem = objectives()
-    _loop.advance.compiled.clear_cache()  # so that no program is forgotten on the way, as the oldest are
-    compiled = _loop.advance.compiled._cache_size()
+    _loop.advance.forget()  # so that no program is forgotten on the way, as the oldest are
+    compiled = _loop.advance.programs
     result = minimize(problem, 1.0, 0.5, SOLVER, steps=20, every=5)
-    assert _loop.advance.compiled._cache_size() == compiled + 1
+    assert _loop.advance.programs == compiled + 1
     assert result.x.dtype == jnp.float64
     minimize(problem, np.float64(1.0), jnp.array(0.5), SOLVER, steps=2)
-    assert _loop.advance.compiled._cache_size() == compiled + 1
+    assert _loop.advance.programs == compiled + 1
 
 
 def test_starts_are_left_alone() -> None:
