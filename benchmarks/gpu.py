@@ -7,14 +7,18 @@ PYTHONPATH=src python3 benchmarks/gpu.py [--out folder] [--minutes 4.5] [--rows 
 3. A gradient and a Hessian product of softmax regression (784 features, 10 classes) by "rows" (two products as they
    come), "blocks" (split) and "kernel", beside one read of X, the floor.
 4. One outer step of the paper's problem by "blocks" and "kernel", and by jaxopt where it is installed.
-5. `--largest`: an outer step on 50 million rows in bfloat16, and the peak of the memory over that of X.
+5. `--largest`: at the end, in a process of its own, an outer step on 50 million rows in bfloat16, and the peak of the
+   memory over that of X. XLA's autotuner is switched off there: it would make copies of X.
 
-It stops after `--minutes`, says what it left out, and writes gpu.json and gpu.txt. Elsewhere than on a GPU it runs
+It stops after `--minutes`, says what it left out, and writes gpu.json (and largest.json). Elsewhere than on a GPU it runs
 small sizes, the checks by Pallas' interpreter, to show that it works.
 """
 
 import argparse
 import json
+import os
+import subprocess
+import sys
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -279,36 +283,47 @@ def largest(clock: Clock) -> None:
     clock.add("largest", rows=setting.rows, ms=1e3 * taken, spread_ms=1e3 * spread, peak_memory_over_X=float(peak))
 
 
+def everything(clock: Clock, sizes: list[int]) -> None:
+    check(clock)
+    for kind in DTYPES:
+        cut(clock, kind, Data(sizes[-1], kind))
+    for rows in reversed(sizes):
+        for kind in DTYPES:
+            data = Data(rows, kind)
+            one_by_one(clock, kind, data)
+            outer_step(clock, kind, data)
+
+
+def one_after_the_other() -> int:
+    """The rest, then the largest: each in its own process, as a process keeps the memory of a GPU while it lives."""
+    command = [sys.executable, *(word for word in sys.argv if word != "--largest")]
+    flags = f"{os.environ.get('XLA_FLAGS', '')} --xla_gpu_autotune_level=0"
+    first = subprocess.run(command, check=False).returncode
+    return first or subprocess.run([*command, "--alone"], env=os.environ | {"XLA_FLAGS": flags}, check=False).returncode
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--rows", type=int, nargs="+")
     parser.add_argument("--minutes", type=float, default=4.5, help="after which nothing new is begun")
-    parser.add_argument("--largest", action="store_true", help="only the 50 million rows, in a process of their own")
+    parser.add_argument("--largest", action="store_true", help="the 50 million rows, too")
+    parser.add_argument("--alone", action="store_true", help="nothing but the 50 million rows")
     parser.add_argument("--out", type=Path, default=Path())
     arguments = parser.parse_args()
+    if arguments.largest:
+        sys.exit(one_after_the_other())
     sizes = sorted(arguments.rows or (SIZES if on_gpu() else (SMALL,)))
     clock = Clock(arguments.minutes)
     device = jax.devices()[0].device_kind
     print(f"{device}, JAX {jax.__version__}")
     # XLA rounds float32 products on GPUs to fewer bits by default; here it does not.
     with jax.default_matmul_precision("highest"):
-        if arguments.largest:
-            largest(clock)
-        else:
-            check(clock)
-            for kind in DTYPES:
-                cut(clock, kind, Data(sizes[-1], kind))
-            for rows in reversed(sizes):
-                for kind in DTYPES:
-                    data = Data(rows, kind)
-                    one_by_one(clock, kind, data)
-                    outer_step(clock, kind, data)
+        largest(clock) if arguments.alone else everything(clock, sizes)
     for what in clock.left_out:
         print(f"no time for: {what}")
     arguments.out.mkdir(parents=True, exist_ok=True)
     found = {"device": device, "jax": jax.__version__, "rows": clock.rows, "left_out": clock.left_out}
-    (arguments.out / "gpu.json").write_text(json.dumps(found, indent=1))
-    (arguments.out / "gpu.txt").write_text("\n".join(", ".join(f"{k} {v}" for k, v in r.items()) for r in clock.rows))
+    (arguments.out / ("largest.json" if arguments.alone else "gpu.json")).write_text(json.dumps(found, indent=1))
 
 
 if __name__ == "__main__":
