@@ -1,17 +1,15 @@
-"""Linear models on a GPU: the kernel that reads X once, checked, and timed against plain products and split ones.
+"""Linear models on a GPU: plain products against products of blocks of rows, and one outer step of the paper's problem.
 
 PYTHONPATH=src python3 benchmarks/gpu.py [--out folder] [--minutes 4.5] [--rows 20000 200000 2000000] [--largest]
 
-1. The kernel against NumPy in float64: gradients and Hessian products of all losses, 20,011 rows.
-2. How it is best cut into tiles, at the largest number of rows that is not over 2 million.
-3. A gradient and a Hessian product of softmax regression (784 features, 10 classes) by "rows" (two products as they
-   come), "blocks" (split) and "kernel", beside one read of X, the floor.
-4. One outer step of the paper's problem by "blocks" and "kernel", and by jaxopt where it is installed.
-5. `--largest`: at the end, in a process of its own, an outer step on 50 million rows in bfloat16, and the peak of the
+1. A gradient and a Hessian product of softmax regression (784 features, 10 classes) by "rows" (two products as they
+   come) and "blocks" (R' X as partial sums), beside one read of X, the floor.
+2. One outer step of the paper's problem by "blocks", and by jaxopt where it is installed.
+3. `--largest`: at the end, in a process of its own, an outer step on 50 million rows in bfloat16, and the peak of the
    memory over that of X. XLA's autotuner is switched off there: it would make copies of X.
 
-It stops after `--minutes`, says what it left out, and writes gpu.json (and largest.json). Elsewhere than on a GPU it runs
-small sizes, the checks by Pallas' interpreter, to show that it works.
+It stops after `--minutes`, says what it left out, and writes gpu.json (and largest.json). Elsewhere than on a GPU it
+runs small sizes, to show that it works.
 """
 
 import argparse
@@ -33,35 +31,14 @@ from jax.tree_util import Partial
 
 import glm as paper
 from proxbi import Problem
-from proxbi.glm import Linear, design, kernel, linear_model
+from proxbi.glm import design, linear_model
 from proxbi.glm.problem import LOSSES, Rows, WeightedLoss
 
 SIZES, LARGEST = (20_000, 200_000, 2_000_000), 50_000_000
 SMALL = 2_000  # rows, where there is no GPU
-ODD = 20_011  # rows: a prime, so that the last tile is not full
 OVERHEAD = 0.02  # seconds that one timing takes at least: many calls, so that starting them costs nothing
 REPEATS = 7
-CLOSE = 1e-5  # what the issue asks of float32
 DTYPES = {"float32": jnp.float32, "bfloat16": jnp.bfloat16}
-Tiling = kernel.Tiling
-TILINGS = {
-    "float32": [
-        Tiling(16, 64, 4, 264, True),
-        Tiling(16, 32, 4, 264, True),
-        Tiling(16, 64, 8, 132, True),
-        Tiling(32, 64, 8, 132, True),
-        Tiling(16, 64, 4, 264, False),
-        Tiling(32, 64, 4, 264, False),
-        Tiling(64, 64, 8, 132, False),
-    ],
-    "bfloat16": [
-        Tiling(16, 64, 4, 264, True),
-        Tiling(32, 64, 8, 132, True),
-        Tiling(32, 64, 4, 264, True),
-        Tiling(64, 64, 8, 132, True),
-        Tiling(64, 64, 4, 264, False),
-    ],
-}
 
 
 class Clock:
@@ -113,65 +90,7 @@ def seconds(call: Callable[[], Any]) -> tuple[float, float]:
     return float(np.median(found)), float(np.subtract(*np.quantile(found, [0.75, 0.25])))
 
 
-# --- 1. is it right ---------------------------------------------------------------------------------------------------
-
-
-def exact(name: str, draw: dict[str, Any]) -> tuple[Any, Any]:
-    """The gradient and the Hessian product of the weighted loss, by NumPy in float64."""
-    X, w = (np.asarray(draw[k], "float64") for k in ("X", "w"))
-    scores, directions = (X @ np.asarray(at.weights, "float64").T + np.asarray(at.bias, "float64") for at in draw["at"])
-    t = np.eye(scores.shape[1])[draw["t"]] if name == "softmax" else np.asarray(draw["t"], "float64")
-    p = np.exp(scores - scores.max(axis=1, keepdims=True))
-    p = {"softmax": p / p.sum(axis=1, keepdims=True), "logistic": 1 / (1 + np.exp(-scores)), "squared": scores}[name]
-    curved = {
-        "softmax": lambda s: p * (s - np.sum(p * s, axis=1, keepdims=True)),
-        "logistic": lambda s: p * (1 - p) * s,
-        "squared": lambda s: s,
-    }[name](directions)
-    return tuple((r.T @ X, r.sum(axis=0)) for r in (w[:, None] * (p - t), w[:, None] * curved))
-
-
-def drawn(name: str, rows: int, features: int, dtype: Any) -> dict[str, Any]:
-    draw = np.random.default_rng(0)
-    outputs = {"softmax": 10, "logistic": 3, "squared": 1}[name]
-    targets = draw.integers(0, outputs, rows) if name == "softmax" else draw.uniform(size=(rows, outputs))
-    at = [
-        Linear(*(jnp.asarray(draw.normal(size=s), jnp.float32) for s in ((outputs, features), outputs))) for _ in "yv"
-    ]
-    return {
-        "X": jnp.asarray(draw.normal(size=(rows, features)) / np.sqrt(features), dtype),
-        "w": jnp.asarray(draw.uniform(size=rows), jnp.float32),
-        "t": jnp.asarray(targets, jnp.int32 if name == "softmax" else jnp.float32),
-        "at": at,
-    }
-
-
-def check(clock: Clock) -> None:
-    rows, features = (ODD, 784) if on_gpu() else (77, 40)
-    for kind, dtype in DTYPES.items():
-        for name, loss in LOSSES.items():
-            if not clock.has(f"check of {name}, {kind}"):
-                continue
-            draw = drawn(name, rows, features, dtype)
-            y, v = draw["at"]
-            slopes = Partial(lambda loss, t, w, s: w[:, None] * loss.slope(s, t), loss, draw["t"], draw["w"])
-            curvature = loss.curvature(draw["X"].astype(jnp.float32) @ y.weights.T + y.bias, draw["t"])
-            curved = Partial(lambda of, w, s: w[:, None] * of(s), curvature, draw["w"])
-            for what, at, rowwise, known in zip(
-                ("gradient", "Hessian product"), (y, v), (slopes, curved), exact(name, draw), strict=True
-            ):
-                call = jax.jit(partial(kernel.one_read, draw["X"], rows, interpret=not on_gpu()))
-                with clock.trying("check", loss=name, dtype=kind, what=what):
-                    error = distance(call(at.weights, at.bias, rowwise), known)
-                    clock.add("check", loss=name, dtype=kind, what=what, error=error, right=error < CLOSE)
-
-
-def distance(found: Any, known: Any) -> float:
-    """Relative, of the part that is off most."""
-    return max(float(np.linalg.norm(a - b) / np.linalg.norm(b)) for a, b in zip(found, known, strict=True))
-
-
-# --- 2. and 3. one gradient, one product ------------------------------------------------------------------------------
+# --- one gradient, one product ----------------------------------------------------------------------------------------
 
 
 class Data:
@@ -184,45 +103,23 @@ class Data:
         self.x = jnp.zeros(rows)
         self.y = 0.01 * jax.random.normal(jax.random.key(1), (paper.CLASSES, paper.FEATURES))
 
-    def loss(self) -> WeightedLoss:
-        return WeightedLoss(LOSSES["softmax"], Partial(jax.nn.sigmoid), Partial(lambda x: 1e-3), "train")
-
 
 def products(data: Data, layout: str) -> dict[str, Callable[[], Any]]:
     """A gradient, and a Hessian product whose point is given."""
-    rows, loss = Rows(design(data.X, layout=layout), data.labels), data.loss()
+    loss = WeightedLoss(LOSSES["softmax"], Partial(jax.nn.sigmoid), Partial(lambda x: 1e-3), "train")
+    rows = Rows(design(data.X, layout=layout), data.labels)
     gradient = jax.jit(lambda x, y, rows: loss.gradient(x, y, {"train": rows}))
-    curvature = jax.jit(lambda y, rows: LOSSES["softmax"].curvature(rows.scores(y), rows.targets))(data.y, rows)
+    at_point = jax.jit(lambda y, rows: jax.nn.softmax(rows.scores(y), axis=1))(data.y, rows)
 
     @jax.jit
-    def hessian(x: Any, v: Any, curvature: Any, rows: Rows) -> Any:
-        return rows.through(v, Partial(lambda of, x, s: jax.nn.sigmoid(x)[:, None] * of(s), curvature, x))
+    def hessian(x: Any, v: Any, p: Any, rows: Rows) -> Any:
+        s = rows.scores(v)
+        return rows.pull_back(jax.nn.sigmoid(x)[:, None] * p * (s - jnp.sum(p * s, axis=1, keepdims=True)), v)
 
     return {
         "gradient": partial(gradient, data.x, data.y, rows),
-        "Hessian product": partial(hessian, data.x, data.y, curvature, rows),
+        "Hessian product": partial(hessian, data.x, data.y, at_point, rows),
     }
-
-
-def cut(clock: Clock, kind: str, data: Data) -> None:
-    """Every tiling on one Hessian product; the best is what the rest of this run uses."""
-    best, fastest = None, np.inf
-    for tiling in TILINGS[kind]:
-        if not clock.has(f"tiling {tuple(tiling)}, {kind}"):
-            continue
-        use(kind, tiling)
-        with clock.trying("tiling", dtype=kind, tiling=str(tuple(tiling))):
-            taken, spread = seconds(products(data, "kernel")["Hessian product"])
-            clock.add("tiling", dtype=kind, tiling=str(tuple(tiling)), ms=1e3 * taken, spread_ms=1e3 * spread)
-            if taken < fastest:
-                best, fastest = tiling, taken
-    use(kind, best or TILINGS[kind][0])
-    clock.add("tiling", dtype=kind, best=str(tuple(best or TILINGS[kind][0])))
-
-
-def use(kind: str, tiling: Tiling) -> None:
-    setattr(kernel, kind.upper(), tiling)
-    jax.clear_caches()
 
 
 def read(data: Data) -> float:
@@ -233,7 +130,7 @@ def read(data: Data) -> float:
 def one_by_one(clock: Clock, kind: str, data: Data) -> None:
     floor = read(data)
     clock.add("read", dtype=kind, rows=data.rows, ms=1e3 * floor)
-    for layout in ("rows", "blocks", "kernel"):
+    for layout in ("rows", "blocks"):
         for what, call in products(data, layout).items():
             if not clock.has(f"{what} by {layout}, {kind}, {data.rows} rows"):
                 continue
@@ -243,17 +140,21 @@ def one_by_one(clock: Clock, kind: str, data: Data) -> None:
                 clock.add(what, dtype=kind, rows=data.rows, layout=layout, **figures)
 
 
-# --- 4. and 5. one outer step -----------------------------------------------------------------------------------------
+def distance(found: Any, known: Any) -> float:
+    """Relative, of the part that is off most."""
+    return max(float(np.linalg.norm(a - b) / np.linalg.norm(b)) for a, b in zip(found, known, strict=True))
 
 
-def problem(setting: paper.Setting, layout: str) -> Problem:
+# --- one outer step ---------------------------------------------------------------------------------------------------
+
+
+def problem(setting: paper.Setting) -> Problem:
     options = {"weights": jax.nn.sigmoid, "ridge": jnp.float32(2 * paper.RIDGE), "regularizer": setting.regularizer}
-    return linear_model(setting.train, setting.trusted, "softmax", **options, layout=layout)
+    return linear_model(setting.train, setting.trusted, "softmax", **options, layout="blocks")
 
 
 def contenders(setting: paper.Setting, kind: str) -> Iterator[tuple[str, Callable[[], Any]]]:
-    for layout in ("blocks", "kernel"):
-        yield layout, partial(paper.outer_steps, problem(setting, layout), *setting.start)
+    yield "blocks", partial(paper.outer_steps, problem(setting), *setting.start)
     if kind == "float32" and setting.rows <= paper.SMALL:
         try:
             yield "jaxopt", partial(paper.jaxopt_steps(setting), *setting.start)
@@ -276,7 +177,7 @@ def outer_step(clock: Clock, kind: str, data: Data) -> None:
 
 def largest(clock: Clock) -> None:
     setting = paper.Setting(LARGEST if on_gpu() else SMALL, jnp.bfloat16)
-    call = partial(paper.outer_steps, problem(setting, "kernel"), *setting.start)
+    call = partial(paper.outer_steps, problem(setting), *setting.start)
     taken, spread = (value / paper.STEPS for value in seconds(call))
     stats = jax.devices()[0].memory_stats() or {}
     peak = stats.get("peak_bytes_in_use", np.nan) / setting.train.features.nbytes
@@ -284,9 +185,6 @@ def largest(clock: Clock) -> None:
 
 
 def everything(clock: Clock, sizes: list[int]) -> None:
-    check(clock)
-    for kind in DTYPES:
-        cut(clock, kind, Data(sizes[-1], kind))
     for rows in reversed(sizes):
         for kind in DTYPES:
             data = Data(rows, kind)

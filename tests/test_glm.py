@@ -401,7 +401,7 @@ Z, T = np.ones((3, 2)), np.array([0, 1, 1])
         (((Z, T), (Z, T * 0.5), "softmax"), {}, "held_out: targets must be classes 0, 1, ... for softmax, got float"),
         (((Z, -T), (Z, T), "softmax"), {}, "train: targets must be classes 0, 1, ..., got -1"),
         (((Z[0], T), (Z, T), "softmax"), {}, r"matrix must be rows by features, and not empty; it has shape \(2,\)"),
-        (((Z, T), (Z, T), "softmax"), {"layout": "columns"}, "layout must be one of rows, both, blocks, kernel"),
+        (((Z, T), (Z, T), "softmax"), {"layout": "columns"}, 'layout must be "rows", "both" or "blocks"'),
         (((BCOO.fromdense(jnp.ones((3, 2))), T), (Z, T), "softmax"), {"layout": "both"}, "layout must not be given"),
     ],
 )

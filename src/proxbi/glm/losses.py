@@ -6,11 +6,9 @@ taken by automatic differentiation in z, which costs no pass over X.
 
 from abc import abstractmethod
 from collections.abc import Callable
-from typing import ClassVar
 
 import jax
 import jax.numpy as jnp
-from jax.tree_util import Partial
 from jaxtyping import Array, Float
 
 from proxbi._module import Module
@@ -20,11 +18,6 @@ Scores = Float[Array, "rows outputs"]
 
 class Loss(Module):
     """l(z, t) of each row, and its derivatives in z."""
-
-    by_tiles: ClassVar[bool] = False
-    """Whether derivatives are known to work on a part of the rows, in a kernel: `curvature` is then a `Partial` whose
-    arrays have the rows as their first axis, and outputs without any probability change nothing.
-    """
 
     @abstractmethod
     def value(self, scores: Scores, targets: Array) -> Float[Array, " rows"]:
@@ -53,8 +46,6 @@ class Softmax(Loss):
     [1.386]
     """
 
-    by_tiles = True
-
     def value(self, scores: Scores, targets: Array) -> Float[Array, " rows"]:
         return jax.nn.logsumexp(scores, axis=1) - jnp.sum(jnp.where(_hot(scores, targets), scores, 0), axis=1)
 
@@ -62,7 +53,8 @@ class Softmax(Loss):
         return jax.nn.softmax(scores, axis=1) - _hot(scores, targets).astype(scores.dtype)
 
     def curvature(self, scores: Scores, targets: Array) -> Callable[[Scores], Scores]:
-        return Partial(_spread_of, jax.nn.softmax(scores, axis=1))
+        p = jax.nn.softmax(scores, axis=1)
+        return lambda s: p * (s - jnp.sum(p * s, axis=1, keepdims=True))
 
     def total_curvature(
         self, scores: Scores, targets: Array, weights: Float[Array, " rows"]
@@ -74,8 +66,6 @@ class Softmax(Loss):
 class Logistic(Loss):
     """l = sum_k log(1 + e^{z_k}) - t_k z_k for t_k in [0, 1]: one yes-or-no question for each output."""
 
-    by_tiles = True
-
     def value(self, scores: Scores, targets: Array) -> Float[Array, " rows"]:
         return jnp.sum(jax.nn.softplus(scores) - targets * scores, axis=1)
 
@@ -84,13 +74,11 @@ class Logistic(Loss):
 
     def curvature(self, scores: Scores, targets: Array) -> Callable[[Scores], Scores]:
         spread = jax.nn.sigmoid(scores) * jax.nn.sigmoid(-scores)  # p (1 - p), exact where p is nearly 1
-        return Partial(jnp.multiply, spread)
+        return lambda s: spread * s
 
 
 class Squared(Loss):
     """l = |z - t|^2 / 2."""
-
-    by_tiles = True
 
     def value(self, scores: Scores, targets: Array) -> Float[Array, " rows"]:
         return 0.5 * jnp.sum((scores - targets) ** 2, axis=1)
@@ -99,12 +87,7 @@ class Squared(Loss):
         return scores - targets
 
     def curvature(self, scores: Scores, targets: Array) -> Callable[[Scores], Scores]:
-        return Partial(jnp.positive)
-
-
-def _spread_of(p: Scores, s: Scores) -> Scores:
-    """(diag(p) - p p') s."""
-    return p * (s - jnp.sum(p * s, axis=1, keepdims=True))
+        return lambda s: s
 
 
 def _hot(scores: Scores, targets: Array) -> Array:

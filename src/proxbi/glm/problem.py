@@ -61,14 +61,6 @@ class Rows(eqx.Module):
             return self.design.sums(slopes).reshape(y.shape)
         return Linear(self.pull_back(slopes, y.weights), jnp.sum(slopes, axis=0).reshape(y.bias.shape))
 
-    def through(self, y: PyTree, rowwise: Partial) -> PyTree:
-        """`pull_back(rowwise(scores(y)), y)`, in one read of the features where there is a kernel."""
-        if not isinstance(y, Linear):
-            matrix = _matrix(y)
-            return self.design.through(matrix, jnp.zeros(len(matrix), y.dtype), rowwise)[0].reshape(y.shape)
-        sums, totals = self.design.through(_matrix(y.weights), y.bias.reshape(-1), rowwise)
-        return Linear(sums.reshape(y.weights.shape), totals.reshape(y.bias.shape))
-
 
 class WeightedLoss(eqx.Module):
     """1/n sum_i w_i(x) l(W z_i + b, t_i) + 1/2 <r(x), y^2> over a part of the data, and its derivatives."""
@@ -86,8 +78,8 @@ class WeightedLoss(eqx.Module):
     def gradient(self, x: PyTree, y: PyTree, data: dict[str, Rows]) -> PyTree:
         """In y."""
         rows = data[self.part]
-        slopes = Partial(_weighted_slopes, self.loss, rows.targets, self._weights(x, y, rows))
-        return _sum(self._through(rows, y, slopes), _times(self._penalties(x, y), y))
+        slopes = self.loss.slope(rows.scores(y), rows.targets) * self._weights(x, y, rows)[:, None]
+        return _sum(rows.pull_back(slopes, y), _times(self._penalties(x, y), y))
 
     def gradient_x(self, x: PyTree, y: PyTree, data: dict[str, Rows]) -> PyTree:
         """In x."""
@@ -99,8 +91,8 @@ class WeightedLoss(eqx.Module):
         """v -> g_yy v."""
         rows = data[self.part]
         curvature = self.loss.curvature(rows.scores(y), rows.targets)
-        weighted, penalties = Partial(_weighted, self._weights(x, y, rows), curvature), self._penalties(x, y)
-        return lambda v: _sum(self._through(rows, v, weighted), _times(penalties, v))
+        weights, penalties = self._weights(x, y, rows)[:, None], self._penalties(x, y)
+        return lambda v: _sum(rows.pull_back(weights * curvature(rows.scores(v)), v), _times(penalties, v))
 
     def cross(self, x: PyTree, y: PyTree, data: dict[str, Rows]) -> Callable[[PyTree], PyTree]:
         """v -> g_xy v."""
@@ -112,9 +104,6 @@ class WeightedLoss(eqx.Module):
         """1/n sum_i w_i l''_i."""
         rows = data[self.part]
         return self.loss.total_curvature(rows.scores(y), rows.targets, self._weights(x, y, rows))
-
-    def _through(self, rows: Rows, y: PyTree, rowwise: Partial) -> PyTree:
-        return rows.through(y, rowwise) if self.loss.by_tiles else rows.pull_back(rowwise(rows.scores(y)), y)
 
     def _weights(self, x: PyTree, y: PyTree, rows: Rows) -> Float[Array, " rows"]:
         """w / n, in the dtype of y."""
@@ -132,14 +121,6 @@ class WeightedLoss(eqx.Module):
         """(a, b) -> w'(x)^T a / n + r'(x)^T b."""
         pull_back = jax.vjp(lambda at: (self._weights(at, y, rows), self._penalties(at, y)), x)[1]
         return lambda of_weights, of_penalties: pull_back((of_weights, of_penalties))[0]
-
-
-def _weighted_slopes(loss: Loss, targets: Array, weights: Float[Array, " rows"], scores: Scores) -> Scores:
-    return loss.slope(scores, targets) * weights[:, None]
-
-
-def _weighted(weights: Float[Array, " rows"], curvature: Callable[[Scores], Scores], directions: Scores) -> Scores:
-    return weights[:, None] * curvature(directions)
 
 
 class LinearModel(Problem):
