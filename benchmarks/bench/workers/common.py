@@ -7,8 +7,13 @@ The problem is a weighted linear model whose training rows are weighted, or whos
 with w = sigmoid(x) and r a number ("weights": the paper's hyper-cleaning), or w = 1 and r = exp(x) ("ridge"); and
 h(x) = -strength sum_i min(|x_i|, cap) (the paper's), or a box |x_i| <= bound.
 
-A worker reads one line of JSON, the sizes; builds; takes `steps` outer steps, which compiles; and answers with one line.
-Each further line asks for those steps once more, and is answered by their seconds.
+A worker is a process that reads orders, one line of JSON each, and answers each by one line:
+
+    {"task": "hypergradient", sizes}      the hypergradient of a problem of these sizes, at the start
+    {"task": "build", sizes}              makes a problem, and takes `steps` outer steps, which compiles
+    {"task": "steps"}                     takes them again: seconds for each, and the peak of the memory
+    {"task": "race", ...}                 the seconds to an objective
+    {"task": any other, ...}              what else a worker can do with the problem that was built
 """
 
 import json
@@ -16,6 +21,7 @@ import os
 import resource
 import sys
 import time
+import traceback
 from collections.abc import Callable
 from typing import Any, Protocol
 
@@ -44,6 +50,9 @@ SIZES: Sizes = {
     "seed": 0,
 }
 """The paper's problem: 784 features, 10 classes, T = 5 lower steps, 10 CG steps, and three outer steps in a call."""
+
+
+SHOWN = 200  # entries of x that are compared
 
 
 class Peer(Protocol):
@@ -104,10 +113,10 @@ def prox(m: Any, x: Any, step: float, sizes: Sizes) -> Any:
     return m.clip(side * m.where(magnitude > pushed, magnitude, pushed), -sizes["bound"], sizes["bound"])
 
 
-def seconds(call: Callable[[], Any]) -> tuple[float, Any]:
-    begin = time.perf_counter()
+def seconds(call: Callable[[], Any], clock: Callable[[], float] = time.perf_counter) -> tuple[float, Any]:
+    begin = clock()
     found = call()
-    return time.perf_counter() - begin, found
+    return clock() - begin, found
 
 
 def peak_bytes() -> int:
@@ -123,44 +132,66 @@ def say(**answer: Any) -> None:
 TALK = os.fdopen(os.dup(1), "w")
 
 
+class Desk:
+    """The problem that was built last, and what can be asked about it."""
+
+    def __init__(self, build: Callable[[Sizes, Arrays], Peer]):
+        self.make = build
+
+    def _made(self, sizes: Sizes) -> tuple[Sizes, Arrays, Peer]:
+        asked = SIZES | sizes
+        given = arrays(asked)
+        return asked, given, self.make(asked, given)
+
+    def hypergradient(self, **sizes: Any) -> dict[str, Any]:
+        asked, _, peer = self._made(sizes)
+        return {"version": peer.version, "hypergradient": peer.hypergradient(start(asked)).tolist()}
+
+    def build(self, **sizes: Any) -> dict[str, Any]:
+        self.before = peak_bytes()
+        self.sizes, self.given, self.peer = self._made(sizes)
+        spent, x = seconds(self._call)
+        return {"version": self.peer.version, "first_seconds": spent, "x": x[:SHOWN].tolist()}
+
+    def _call(self) -> np.ndarray:
+        return self.peer.steps(start(self.sizes), self.sizes["steps"], self.sizes["outer_step"])
+
+    def steps(self) -> dict[str, Any]:
+        """Seconds of the wall, and of all processors together, which other processes disturb less."""
+        processors, (wall, _) = seconds(lambda: seconds(self._call), time.process_time)
+        count = self.sizes["steps"]
+        return {
+            "seconds": wall / count,
+            "processor_seconds": processors / count,
+            "peak_bytes": peak_bytes() - self.before,
+        }
+
+    def race(self, **order: Any) -> dict[str, Any]:
+        return race(self.sizes, self.given, self.peer, **order)
+
+
 def serve(build: Callable[[Sizes, Arrays], Peer]) -> None:
-    """Build a peer from the first line of standard input, and time it once for each further line."""
+    """Answer orders until standard input ends."""
     os.dup2(2, 1)
-    asked = SIZES | json.loads(sys.stdin.readline())
-    try:
-        given, before = arrays(asked), peak_bytes()
-        peer = build(asked, given)
-    except ImportError as error:
-        return say(absent=str(error))
-    x0 = start(asked)
-
-    def call() -> np.ndarray:
-        return peer.steps(x0, asked["steps"], asked["outer_step"])
-
-    answer: dict[str, Any] = {"version": peer.version}
-    if asked.get("hypergradient"):
-        say(**answer, hypergradient=peer.hypergradient(x0).tolist())
-        return None
-    first, x = seconds(call)
-    say(**answer, first_seconds=first, x=x[:200].tolist(), size=float(np.linalg.norm(x)))
+    desk = Desk(build)
     for line in sys.stdin:
         order = json.loads(line)
-        if "race" in order:
-            say(**race(asked, given, peer, x0, **order["race"]))
-        else:
-            say(seconds=seconds(call)[0] / asked["steps"], peak_bytes=peak_bytes() - before)
+        task = order.pop("task")
+        try:
+            say(**(getattr(desk, task, None) or getattr(desk.peer, task))(**order))
+        except Exception as error:  # whatever it is, the runner has to know
+            traceback.print_exc()
+            say(failed=f"{type(error).__name__}: {str(error).strip().splitlines()[0] if str(error).strip() else ''}")
 
 
-def race(
-    sizes: Sizes, given: Arrays, peer: Peer, x0: np.ndarray, outer_step: float, target: float, limit: float
-) -> dict[str, Any]:
+def race(sizes: Sizes, given: Arrays, peer: Peer, *, outer_step: float, target: float, limit: float) -> dict[str, Any]:
     """The seconds until Phi + h is at most `target`, by one setting; None if it is not within the limit.
 
-    The objective is looked at after 1, 2, 4, ... steps from the start, with the clock stopped: what counts is the time of
-    the first of these runs that is there, as if the number of steps had been known.
+    The objective is looked at after 1, 2, 4, ... steps from the start, with the clock stopped: what counts is the time
+    of the first of these runs that is there, as if the number of steps had been known.
     """
-    count, begin = 1, time.perf_counter()
-    while time.perf_counter() - begin < limit:
+    x0, count, spent = start(sizes), 1, 0.0
+    while spent < limit:
         spent, x = seconds(lambda count=count: peer.steps(x0, count, outer_step))
         if not np.all(np.isfinite(x)):
             return {"seconds": None, "steps": count}

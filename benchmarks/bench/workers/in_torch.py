@@ -1,7 +1,6 @@
 """The formulas and the outer loop in PyTorch, for all peers that are written with it."""
 
 from abc import abstractmethod
-from typing import Any
 
 import numpy as np
 import torch

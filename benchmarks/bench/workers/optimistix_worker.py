@@ -22,7 +22,7 @@ class Peer(InJax):
         self.version = f"optimistix {optx.__version__}"
         self.minimise, self.tags = optx.minimise, frozenset({lx.positive_semidefinite_tag})
         self.solver = optx.GradientDescent(learning_rate=sizes["step_size"], rtol=0.0, atol=0.0)
-        self.adjoint = optx.ImplicitAdjoint(FixedCG(rtol=0.0, atol=0.0, max_steps=sizes["cg_steps"]))
+        self.adjoint = optx.ImplicitAdjoint(FixedCG(rtol=1e-7, atol=1e-12, max_steps=sizes["cg_steps"]))
 
     def solve(self, x: Any, y: Any) -> Any:
         options = {"args": x, "adjoint": self.adjoint, "tags": self.tags, "throw": False}

@@ -5,11 +5,10 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 import numpy as np
-from common import Arrays, Sizes, outputs, serve
+from common import Arrays, Sizes, arrays, objective, outputs, seconds, serve, start
 
 import proxbi
-from proxbi import _compile
-from proxbi import AID, CG, Box, GradientDescent, NegativeCappedL1, ProxBiO
+from proxbi import AID, CG, Box, GradientDescent, NegativeCappedL1, ProxBiO, _compile, minimize, sweep
 from proxbi.glm import linear_model
 
 
@@ -47,6 +46,44 @@ class Peer:
         hypergradient = self.solver(1.0).hypergradient
         at = jnp.asarray(x)
         return np.asarray(hypergradient(self.problem, at, self.y0, hypergradient.init(self.problem, at, self.y0)).grad)
+
+    def _start(self) -> tuple[Any, Any]:
+        return jnp.asarray(start(self.sizes)), self.y0
+
+    def default(self) -> dict[str, Any]:
+        """`minimize` as it is, to its own end; the second time, when it is compiled."""
+        minimize(self.problem, *self._start())
+        spent, result = seconds(lambda: minimize(self.problem, *self._start()))
+        return {
+            "seconds": spent,
+            "objective": objective(self.sizes, arrays(self.sizes), np.asarray(result.x)),
+            "status": result.status.name,
+            "products": int(result.counts.hvp),
+        }
+
+    def paper(self, repeats: int) -> dict[str, Any]:
+        """`minimize` with the paper's solver; the first run compiles."""
+        options = {"steps": self.sizes["steps"], "throw": False, "tol": 0.0, "rtol": 0.0}
+        solver = self.solver(self.sizes["outer_step"])
+        minimize(self.problem, *self._start(), solver, **options)
+        found = [seconds(lambda: minimize(self.problem, *self._start(), solver, **options))[0] for _ in range(repeats)]
+        return {"seconds": found}
+
+    def sweeping(self, count: int) -> dict[str, Any]:
+        """`count` step sizes in one program, and one by one."""
+        solvers = [self.solver(beta) for beta in np.geomspace(0.01, 1, count)]
+        options = {"steps": self.sizes["steps"], "tol": 0.0, "rtol": 0.0}
+
+        def one_by_one() -> list[Any]:
+            return [minimize(self.problem, *self._start(), solver, **options, throw=False) for solver in solvers]
+
+        def together() -> list[Any]:
+            return sweep(self.problem, solvers, *self._start(), **options, throw=False).results
+
+        first, alone = together(), one_by_one()
+        apart = max(float(jnp.abs(a.x - b.x).max()) for a, b in zip(first, alone, strict=True))
+        spent = {"together": seconds(together)[0], "one_by_one": seconds(one_by_one)[0]}
+        return spent | {"apart": apart}
 
 
 if __name__ == "__main__":
