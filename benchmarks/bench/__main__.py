@@ -13,6 +13,8 @@ import argparse
 import platform
 import sys
 import time
+import traceback
+from collections.abc import Callable
 from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).parents[1]))
@@ -58,7 +60,7 @@ def main() -> None:
     rows: list[Row] = []
     for name in chosen.only:
         begin = time.perf_counter()
-        found = parts[name]()
+        found = attempted(name, parts[name])
         rows += found
         for r in found:
             show(r)
@@ -66,6 +68,15 @@ def main() -> None:
     lead = f"{platform.machine()}, {platform.system()}, Python {platform.python_version()}"
     pages.write(rows, folder, lead)
     print(f"written: {folder}/bench.csv, bench.png, bench.html")
+
+
+def attempted(name: str, part: Callable[[], list[Row]]) -> list[Row]:
+    """A part that breaks is a row, and the others go on."""
+    try:
+        return part()
+    except Exception as error:
+        traceback.print_exc()
+        return [told(name, OURS, "failed", f"{type(error).__name__}: {error}")]
 
 
 def show(r: Row) -> None:

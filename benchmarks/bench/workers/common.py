@@ -181,7 +181,13 @@ def serve(build: Callable[[Sizes, Arrays], Peer]) -> None:
             say(**(getattr(desk, task, None) or getattr(desk.peer, task))(**order))
         except Exception as error:  # whatever it is, the runner has to know
             traceback.print_exc()
-            say(failed=f"{type(error).__name__}: {str(error).strip().splitlines()[0] if str(error).strip() else ''}")
+            say(failed=_reason(error))
+
+
+def _reason(error: Exception) -> str:
+    """In one line: the last that names an error, as one may quote others."""
+    lines = [line.strip() for line in f"{type(error).__name__}: {error}".splitlines()]
+    return next((line for line in reversed(lines) if "Error: " in line), lines[0])
 
 
 def race(sizes: Sizes, given: Arrays, peer: Peer, *, outer_step: float, target: float, limit: float) -> dict[str, Any]:
