@@ -58,6 +58,7 @@ def main() -> None:
         "load": lambda: under_load(setup),
     }
     rows: list[Row] = []
+    machine = f"{platform.machine()}, {platform.system()}, Python {platform.python_version()}"
     for name in chosen.only:
         begin = time.perf_counter()
         found = attempted(name, parts[name])
@@ -65,8 +66,7 @@ def main() -> None:
         for r in found:
             show(r)
         print(f"{name} took {time.perf_counter() - begin:.0f} s\n", flush=True)
-    lead = f"{platform.machine()}, {platform.system()}, Python {platform.python_version()}"
-    pages.write(rows, folder, lead)
+        pages.write(rows, folder, machine)  # each time: what comes next may be interrupted
     print(f"written: {folder}/bench.csv, bench.png, bench.html")
 
 

@@ -71,6 +71,13 @@ class Worker:
         self.send(**order)
         return self.answer()
 
+    def need(self, **order: Any) -> dict[str, Any]:
+        """`ask`, where a failure is an error."""
+        found = self.ask(**order)
+        if "failed" in found:
+            raise RuntimeError(f"{self.name}: {found['failed']}")
+        return found
+
     def send(self, **order: Any) -> None:
         """An order. Whether the worker still lives will be seen from its answer."""
         assert self.process.stdin is not None

@@ -30,9 +30,10 @@ def write(rows: list[Row], folder: Path, lead: str) -> None:
         writer = csv.DictWriter(file, COLUMNS, lineterminator="\n")
         writer.writeheader()
         writer.writerows(rows)
-    figure = drawn(rows)
-    figure.savefig(folder / "bench.png", dpi=120)
-    blocks: list[Any] = [Picture("Times and growth", figure)]
+    blocks: list[Any] = []
+    if figure := drawn(rows):
+        figure.savefig(folder / "bench.png", dpi=120)
+        blocks.append(Picture("Times and growth", figure))
     for part, meaning in MEANING.items():
         own = [r for r in rows if r["part"] == part]
         used = [column for column in COLUMNS[1:] if any(r.get(column) not in (None, "") for r in own)]
@@ -40,15 +41,22 @@ def write(rows: list[Row], folder: Path, lead: str) -> None:
             blocks.append(Rows(meaning, [{column: r.get(column) for column in used} for r in own]))
     note = "Medians of rounds in which all contenders take turns, with quartiles; ratios are taken within a round."
     write_page(folder / "bench.html", "proxbi: benchmark", lead, [Text("", [note]), *blocks])
-    plt.close(figure)
+    plt.close("all")
 
 
 def drawn(rows: list[Row]) -> Any:
-    """Left the contenders, with the floors as lines; right the growth, each size in units of its first."""
+    """The contenders, with the floors as lines, and the growth, each size in units of its first; None without both."""
     matplotlib.use("Agg")
-    figure, (left, right) = plt.subplots(1, 2, figsize=(11, 4), layout="constrained")
-    _contenders(left, [r for r in rows if r["part"] == "step" and r["what"] == "time"])
-    _growth(right, [r for r in rows if r["part"] == "growth" and "size" in r and r["unit"] == "ms"])
+    panels = {
+        _contenders: [r for r in rows if r["part"] == "step" and r["what"] == "time"],
+        _growth: [r for r in rows if r["part"] == "growth" and "size" in r and r["unit"] == "ms"],
+    }
+    panels = {draw: own for draw, own in panels.items() if own}
+    if not panels:
+        return None
+    figure, axes = plt.subplots(1, len(panels), figsize=(5.5 * len(panels), 4), layout="constrained", squeeze=False)
+    for (draw, own), where in zip(panels.items(), axes[0], strict=True):
+        draw(where, own)
     return figure
 
 
@@ -60,10 +68,10 @@ def _contenders(axes: Any, rows: list[Row]) -> None:
     axes.barh(names, [r["median"] for r in timed], xerr=spread, color=colors)
     for r, style in zip((r for r in rows if r["name"].startswith("floor")), ("--", ":"), strict=False):
         axes.axvline(r["median"], color="tab:red", linestyle=style, label=r["name"])
+    axes.set_xscale("log")
     axes.set_xlabel("ms for one outer step")
-    if rows:
-        axes.set_title(f"{rows[0]['rows']:,} rows x 784 features, 10 classes")
-        axes.legend()
+    axes.set_title(f"{rows[0]['rows']:,} rows x 784 features, 10 classes")
+    axes.legend()
 
 
 def _growth(axes: Any, rows: list[Row]) -> None:
@@ -75,5 +83,4 @@ def _growth(axes: Any, rows: list[Row]) -> None:
     axes.set_xlabel("size, over the smallest")
     axes.set_ylabel("time, over the first")
     axes.set_title("Growth")
-    if rows:
-        axes.legend()
+    axes.legend()

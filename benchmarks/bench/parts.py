@@ -150,8 +150,8 @@ def growth(setup: Setup) -> list[Row]:
         for what, (fixed, long, short) in SERIES.items():
             sizes, medians = short if setup.quick else long, []
             for size in sizes:
-                worker.ask(task="build", **fixed | {what: size}, gpu=setup.gpu, steps=1)
-                times = [worker.ask(task="steps")["seconds"] for _ in range(setup.rounds)]
+                worker.need(task="build", **fixed | {what: size}, gpu=setup.gpu, steps=1)
+                times = [worker.need(task="steps")["seconds"] for _ in range(setup.rounds)]
                 found.append(row("growth", OURS, what, 1e3 * np.asarray(times), "ms", size=size))
                 medians.append(np.min(times))
             found.append(row("growth", OURS, f"exponent in {what}", exponent(sizes, medians), "exponent"))
@@ -163,8 +163,8 @@ def _in_kappa(worker: Worker) -> list[Row]:
     found, products = [], []
     for kappa in KAPPAS:
         sizes = {"rows": 400, "held_out": 200, "features": 20, "classes": 3, "strength": 0.0, "bound": 3.0}
-        worker.ask(task="build", **sizes, spread=kappa**0.5, ridge=0.1 / kappa)
-        answer = worker.ask(task="default")
+        worker.need(task="build", **sizes, spread=kappa**0.5, ridge=0.1 / kappa)
+        answer = worker.need(task="default")
         products.append(answer["products"])
         found.append(row("growth", OURS, "kappa", 1e3 * answer["seconds"], "ms", size=kappa, note=answer["status"]))
         found.append(row("growth", OURS, "kappa, products", answer["products"], "Hessian products", size=kappa))
@@ -199,8 +199,8 @@ def race(setup: Setup) -> list[Row]:
     with setup.workers([OURS, *racers]) as running:
         for title, kind in problems:
             sizes = RACE | kind
-            running[OURS].ask(task="build", **sizes)
-            answer = running[OURS].ask(task="default")
+            running[OURS].need(task="build", **sizes)
+            answer = running[OURS].need(task="default")
             full = SIZES | sizes
             first = Truth(full, arrays(full)).phi(start(full).astype(float))
             target = answer["objective"] + GAP * (first - answer["objective"])
@@ -224,9 +224,9 @@ def _best(worker: Worker, sizes: dict[str, Any], target: float, limit: float) ->
     full = SIZES | sizes
     lower_step = _lower_step(full)
     for lower_steps in LOWER_STEPS:
-        worker.ask(task="build", **sizes, lower_steps=lower_steps, step_size=lower_step, steps=1)
+        worker.need(task="build", **sizes, lower_steps=lower_steps, step_size=lower_step, steps=1)
         for outer_step in STEPS[sizes["x_is"]]:
-            answer = worker.ask(task="race", outer_step=outer_step, target=target, limit=limit)
+            answer = worker.need(task="race", outer_step=outer_step, target=target, limit=limit)
             taken.append(answer.get("seconds"))
     return min((seconds for seconds in taken if seconds), default=None)
 
@@ -244,10 +244,8 @@ def _lower_step(sizes: dict[str, Any]) -> float:
 def sweeping(setup: Setup) -> list[Row]:
     """32 step sizes in one program, against one by one."""
     with setup.workers([OURS]) as running:
-        running[OURS].ask(task="build", rows=2_000 if setup.quick else 20_000, features=784, gpu=setup.gpu, steps=2)
-        answer = running[OURS].ask(task="sweeping", count=32)
-    if "failed" in answer:
-        return [told("sweep", OURS, "failed", answer["failed"])]
+        running[OURS].need(task="build", rows=2_000 if setup.quick else 20_000, features=784, gpu=setup.gpu, steps=2)
+        answer = running[OURS].need(task="sweeping", count=32)
     found = [row("sweep", OURS, kind, answer[kind], "s") for kind in ("together", "one_by_one")]
     ratio = answer["together"] / answer["one_by_one"]
     return [*found, row("sweep", OURS, "together over one by one", ratio, "ratio", note=f"apart {answer['apart']:.1e}")]
@@ -261,17 +259,17 @@ def under_load(setup: Setup) -> list[Row]:
     rows = 5_000 if setup.quick else 20_000
     with setup.workers([OURS]) as running, workers([OURS], setup.pythons, setup.gpu, setup.folder / "other") as second:
         for worker in (running[OURS], second[OURS]):
-            worker.ask(task="build", rows=rows, gpu=setup.gpu)
-            worker.ask(task="paper", repeats=1)
-        idle = running[OURS].ask(task="paper", repeats=setup.rounds)["seconds"]
+            worker.need(task="build", rows=rows, gpu=setup.gpu)
+            worker.need(task="paper", repeats=1)
+        idle = running[OURS].need(task="paper", repeats=setup.rounds)["seconds"]
         busy = subprocess.Popen([sys.executable, "-c", BUSY])
         try:
-            loaded = running[OURS].ask(task="paper", repeats=setup.rounds)["seconds"]
+            loaded = running[OURS].need(task="paper", repeats=setup.rounds)["seconds"]
         finally:
             busy.kill()
             busy.wait()
         second[OURS].send(task="paper", repeats=3 * setup.rounds)
-        beside = running[OURS].ask(task="paper", repeats=setup.rounds)["seconds"]
+        beside = running[OURS].need(task="paper", repeats=setup.rounds)["seconds"]
         second[OURS].answer()
     found = []
     for what, times in (("NumPy on every core", loaded), ("another minimize", beside)):
