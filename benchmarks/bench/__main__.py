@@ -1,7 +1,7 @@
 """The benchmark: proxbi and its peers on one problem, the floor, growth, races, sweeps, the first second, under load.
 
-make bench                                    # 2 cores: about half an hour, the environments of the peers included
-make bench ARGS=--quick                       # two minutes, once the environments are there
+make bench                                    # all parts; the first time it makes the environments of the peers
+make bench ARGS=--quick                       # small sizes: minutes on an idle machine
 python benchmarks/bench --here --gpu          # peers as they are installed where this runs; on a GPU
 python benchmarks/bench --only cold --against c198a2c
 
@@ -31,7 +31,7 @@ ROWS, QUICK_ROWS = 20_000, 2_000
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--quick", action="store_true", help="small sizes: two minutes")
+    parser.add_argument("--quick", action="store_true", help="small sizes")
     parser.add_argument("--gpu", action="store_true", help="on the GPU, where there is one")
     parser.add_argument("--here", action="store_true", help="peers as this Python has them, without environments")
     parser.add_argument("--peers", nargs="*", choices=[peer.name for peer in PEERS], help="all by default")
@@ -67,7 +67,7 @@ def main() -> None:
             show(r)
         print(f"{name} took {time.perf_counter() - begin:.0f} s\n", flush=True)
         pages.write(rows, folder, machine)  # each time: what comes next may be interrupted
-    print(f"written: {folder}/bench.csv, bench.png, bench.html")
+    print(f"written to {folder}")
 
 
 def attempted(name: str, part: Callable[[], list[Row]]) -> list[Row]:
