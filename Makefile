@@ -4,6 +4,7 @@
 #   make demo        the demo: embedded data, no download
 #   make test        the tests, without the slow ones
 #   make slow        the slow tests
+#   make bench       the benchmark: proxbi and its peers, each in an environment of its own under build/bench
 #   make lint        style, formatting and types
 #   make format      fix style and formatting
 #   make requirements    rewrite the pins after a change of dependencies; with UPGRADE=1, move every pin forward
@@ -34,7 +35,7 @@ fi
 endef
 
 .DELETE_ON_ERROR:
-.PHONY: help install demo test slow lint format requirements clean
+.PHONY: help install demo test slow bench lint format requirements clean
 
 help:
 	@sed -n '/^#/!q; s/^# \{0,1\}//p' Makefile
@@ -65,6 +66,9 @@ test: install
 # pytest says 5 when nothing is marked slow.
 slow: install
 	$(PYTEST) -m 'slow and not hours' $(ARGS) || [ $$? -eq 5 ]
+
+bench: install
+	$(BIN)/python benchmarks/bench $(ARGS)
 
 lint: install
 	$(BIN)/python -m ruff check
