@@ -1,0 +1,151 @@
+r"""Step sizes from a few batches at the start, where none are given.
+
+**y and v.** A step along the gradient of a batch is stable up to 2 / L, L the largest curvature of that batch. Power
+iterations on g_yy of a few batches give the largest one met: a = 1 / L.
+
+**x.** Phi on those batches together has a curvature C, by power iterations on differences of its hypergradient. A step
+of 1 / C would be stable if y and v followed at once. They follow at the rate r = a m, with m the curvature that the
+adjoint equation meets, <v, g_yy v> / <v, v>. For small steps the three are close to
+
+    x' = -b C v,    v' = r (y - v),    y' = r (x - y),     with the characteristic polynomial  s (s + r)^2 + b C r^2,
+
+stable for b C < 2 r, and without oscillation up to b C = 4 r / 27. As m is a mean and C a maximum, b = r / (4 C).
+
+**Entries of x for each row.** If each row has an entry of its own, the curvature of Phi on n of N rows is N / n times
+that on all rows, as each row's weight in the mean is: b is multiplied by N / n.
+"""
+
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+from jaxtyping import PyTree
+
+from proxbi import _tree
+from proxbi._tree import Scalar
+from proxbi.hypergradient import AID
+from proxbi.linear import CG
+from proxbi.lower import AcceleratedGradient
+from proxbi.problem import Counts, Problem, on_batches
+from proxbi.rows import ArrayRows, Batch, Rows, Sampling
+
+if TYPE_CHECKING:
+    from proxbi.solvers.stochastic._base import OnBatches
+
+BATCHES = 8  # that the curvature is learned from
+_POWERS = 10  # iterations: the largest eigenvalue to some percent, where the next one is half of it
+_OUTER_POWERS = 3  # each takes a lower solve
+_CALM = 0.25  # b C / r, as derived above
+_PROBE = 1e-2  # length of the way along which the hypergradient changes, relative to that of x, or to 1
+_SOLVE = 1e-3  # accuracy of y and v there
+_MOST = 200  # gradients, and products
+_SEED = 0xB5297A4D  # of the batches looked at: they are the same in all runs, which may be resumed
+
+
+class Scale(NamedTuple):
+    """Step sizes of y, v and x."""
+
+    lower: Scalar
+    adjoint: Scalar
+    outer: Scalar
+
+
+def learned(solver: "OnBatches", problem: Problem, x: PyTree, y: PyTree) -> tuple[Scale, Counts]:
+    """The steps that were given, and the others as derived above, with what that cost."""
+    given, dtype = solver, jax.tree.leaves(x)[0].dtype
+    lower, outer = getattr(given, "lower_step_size", None), getattr(given, "step_size", None)
+    counts = jax.tree.map(jnp.int32, Counts())
+    if lower is None or outer is None:
+        sample = sampled(solver, problem)
+        damping = jnp.asarray(getattr(given, "damping", 0.0), dtype)
+        curvature, cost = _lower_curvature(sample, x, y)
+        counts = counts + cost
+        lower = 1 / (curvature + damping) if lower is None else lower
+    if outer is None:
+        outer, cost = _outer_step(sample, x, y, jnp.asarray(lower, dtype))
+        outer, counts = outer * _spread(problem, sample, x), counts + cost
+    lower = jnp.asarray(lower, dtype)
+    return Scale(lower, lower, jnp.asarray(outer, dtype)), jax.tree.map(jnp.int32, counts)
+
+
+def sampled(solver: "OnBatches", problem: Problem) -> Problem:
+    """The problem on `BATCHES` batches, the same in each call."""
+    data = problem.data
+    if not isinstance(data, Rows):
+        return problem
+    batches = {}
+    for level in ("upper", "lower"):
+        if isinstance(getattr(data, level), ArrayRows):
+            batches[level] = data.batch(level, sample_index(solver, data, level))
+    return on_batches(problem, **batches)
+
+
+def sample_index(solver: "OnBatches", data: Rows, level: Any) -> Any:
+    """The rows of `BATCHES` batches, or all where these are fewer."""
+    one = solver.rows_of(data, level)
+    many = Sampling(min(BATCHES * one.batch, one.rows), one.rows)
+    return many.index(jnp.full(2, _SEED, jnp.uint32), 0)
+
+
+def _lower_curvature(sample: Problem, x: PyTree, y: PyTree) -> tuple[Scalar, Counts]:
+    """The largest curvature of g in y on any of the batches."""
+    start = _random_like(y)
+
+    def largest(problem: Problem) -> Scalar:
+        product = problem.hvp(x, y)
+
+        def power(_: Any, at: tuple[PyTree, Scalar]) -> tuple[PyTree, Scalar]:
+            image = product(at[0])
+            size = _tree.norm(image)
+            return _tree.scale(1 / jnp.where(size > 0, size, 1), image), size
+
+        return jax.lax.fori_loop(0, _POWERS, power, (start, _tree.norm(start)))[1]
+
+    if not isinstance(sample.data, Rows):
+        return largest(sample), Counts(hvp=_POWERS)
+    rows = sample.lower_data
+    parts = min(BATCHES, len(rows))
+    cut: Batch = jax.tree.map(lambda leaf: leaf[: len(rows) // parts * parts].reshape(parts, -1, *leaf.shape[1:]), rows)
+    sizes = jax.lax.map(lambda part: largest(on_batches(sample, lower=part)), cut)
+    return jnp.max(sizes), Counts(hvp=_POWERS * parts, rows=_POWERS * (len(rows) // parts * parts))
+
+
+def _outer_step(sample: Problem, x: PyTree, y: PyTree, lower: Scalar) -> tuple[Scalar, Counts]:
+    """a m / (4 C)."""
+    hypergradient = AID(AcceleratedGradient(_SOLVE, _MOST), CG(_MOST, _SOLVE))
+    here = hypergradient(sample, x, y, _tree.zeros_like(y))
+    length = _PROBE * jnp.maximum(_tree.norm(x), 1)
+
+    def power(_: Any, at: tuple[PyTree, Scalar, Counts]) -> tuple[PyTree, Scalar, Counts]:
+        direction, _, counts = at
+        size = _tree.norm(direction)
+        way = length / jnp.where(size > 0, size, 1)
+        there = hypergradient(sample, _tree.axpy(way, direction, x), here.y, here.aux)
+        change = _tree.scale(1 / length, _tree.subtract(there.grad, here.grad))
+        return change, _tree.norm(change), counts + jax.tree.map(jnp.int32, there.counts)
+
+    start = here.grad, jnp.zeros_like(lower), jax.tree.map(jnp.int32, here.counts)
+    _, curvature, counts = jax.lax.fori_loop(0, _OUTER_POWERS, power, start)
+    adjoint = here.aux
+    energy, size = _tree.dot(adjoint, sample.hvp(x, here.y)(adjoint)), _tree.dot(adjoint, adjoint)
+    follow = jnp.clip(lower * energy / jnp.where(size > 0, size, 1), 0, 1)
+    step = _CALM * follow / jnp.where(curvature > 0, curvature, 1)
+    counts = sample.with_rows(counts + Counts(hvp=1))
+    return jnp.where(step > 0, step, lower), counts
+
+
+def _spread(problem: Problem, sample: Problem, x: PyTree) -> float:
+    """N / n where x has an entry for each lower row."""
+    if not isinstance(problem.data, Rows) or not isinstance(problem.data.lower, ArrayRows):
+        return 1.0
+    rows = len(problem.data.lower)
+    each = all(leaf.ndim > 0 and leaf.shape[0] == rows for leaf in jax.tree.leaves(x))
+    return rows / len(sample.lower_data) if each else 1.0
+
+
+def _random_like(tree: PyTree) -> PyTree:
+    leaves, structure = jax.tree.flatten(tree)
+    keys = jax.random.split(jax.random.key(_SEED), len(leaves))
+    drawn = [jax.random.normal(key, leaf.shape, leaf.dtype) for key, leaf in zip(keys, leaves, strict=True)]
+    drawn_tree = jax.tree.unflatten(structure, drawn)
+    return _tree.scale(1 / _tree.norm(drawn_tree), drawn_tree)
