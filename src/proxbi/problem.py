@@ -187,8 +187,8 @@ class Problem(eqx.Module):
 
 
 class InBlocks(Problem):
-    """A problem on `Rows` whose oracles go through all rows in blocks: the same numbers up to rounding, in the memory of
-    one block. Made by `in_blocks`.
+    """A problem on `Rows` whose oracles go through all rows in blocks: the same numbers up to rounding, in the memory
+    of one block. Made by `in_blocks`.
     """
 
     block: int = eqx.field(static=True, default=4096, kw_only=True)

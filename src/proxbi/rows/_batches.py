@@ -24,6 +24,8 @@ class Batch(eqx.Module):
 
     rows: PyTree
     index: Int[Array, " batch"]
+    of: int = eqx.field(static=True, default=0)
+    """The number of rows that there are; 0 where nobody knows."""
 
     def __getitem__(self, name: Any) -> Any:
         return self.rows[name]
@@ -41,8 +43,8 @@ class Rows(eqx.Module):
     **Arguments:**
 
     - `upper`, `lower`: the rows of each level. A pytree of arrays with rows along their first axis lives on the device.
-      Where a leaf is an `np.memmap`, for a data set with `len` and `[i]`, or for a `RowSource` of your own, rows stay on
-      the host and come batch by batch. An iterable of batches works too, for solvers that need nothing else.
+      Where a leaf is an `np.memmap`, for a data set with `len` and `[i]`, or for a `RowSource` of your own, rows stay
+      on the host and come batch by batch. An iterable of batches works too, for solvers that need nothing else.
     - `classes`: refuse integers outside of 0..classes-1 in leaves of one axis, which JAX would clip without a word.
 
     >>> import numpy as np
@@ -78,7 +80,7 @@ class Rows(eqx.Module):
                 f"the rows of {name} are on the host and cannot all be used at once: take a solver that works on "
                 "batches, such as ProxSOBA(), or give arrays."
             )
-        return Batch(source.rows, jnp.arange(len(source), dtype=jnp.int32))
+        return Batch(source.rows, jnp.arange(len(source), dtype=jnp.int32), len(source))
 
     def batch(self, name: Level, index: Any) -> Batch:
         """The rows with these numbers; a level that is a batch already is left as it is."""
@@ -86,17 +88,18 @@ class Rows(eqx.Module):
         if isinstance(source, Batch):
             return source
         if isinstance(source, ArrayRows):
-            return Batch(source.take(index), index)
-        taken = source.take(np.asarray(index))
-        numbers = np.full_like(index, -1) if isinstance(source, IterableRows) else np.asarray(index)
-        return _checked_batch(name, taken, numbers, self.classes)
+            return Batch(source.take(index), index, len(source))
+        if isinstance(source, IterableRows):
+            taken = source.take(np.zeros(0, np.int32))
+            return _checked_batch(name, taken, np.full(len(jax.tree.leaves(taken)[0]), -1), self.classes, 0)
+        return _checked_batch(name, source.take(np.asarray(index)), np.asarray(index), self.classes, len(source))
 
     def block(self, name: Level, start: int, stop: int) -> Batch:
         """Rows `start` to `stop - 1` of a level."""
         source = getattr(self, name)
         index = np.arange(start, stop, dtype=np.int32)
         if isinstance(source, RowSource):
-            return _checked_batch(name, source.block(start, stop), index, self.classes)
+            return _checked_batch(name, source.block(start, stop), index, self.classes, len(source))
         return self.batch(name, index)
 
     def having(self, **levels: Batch) -> "Rows":
@@ -111,8 +114,8 @@ def mean_over_blocks(function: Callable[[Batch], T], rows: Batch, size: int) -> 
     count, whole = len(rows), len(rows) // size
 
     def block(number: Any) -> Any:
-        cut: Callable[[Array], Array] = lambda leaf: jax.lax.dynamic_slice_in_dim(leaf, number * size, size)
-        return _tree.scale(size / count, function(jax.tree.map(cut, rows)))
+        cut = jax.tree.map(lambda leaf: jax.lax.dynamic_slice_in_dim(leaf, number * size, size), rows)
+        return _tree.scale(size / count, function(cut))
 
     if whole == 0:
         return function(rows)
@@ -149,12 +152,12 @@ def _refuse(where: str, bad: np.ndarray, numbers: np.ndarray | None, what: str) 
 _SHOWN = 5  # rows that a message names
 
 
-def _checked_batch(name: Level, rows: PyTree, numbers: np.ndarray, classes: int | None) -> Batch:
+def _checked_batch(name: Level, rows: PyTree, numbers: np.ndarray, classes: int | None, of: int) -> Batch:
     lengths = {int(np.shape(leaf)[0]) for leaf in jax.tree.leaves(rows)}
     if lengths != {len(numbers)}:
         raise RowError(f"{name}: a batch of {len(numbers)} rows was asked for, and {sorted(lengths)} came.")
     checked_rows(name, rows, numbers, classes)
-    return Batch(jax.tree.map(jnp.asarray, rows), jnp.asarray(numbers, jnp.int32))
+    return Batch(jax.tree.map(jnp.asarray, rows), jnp.asarray(numbers, jnp.int32), of)
 
 
 def _source(name: Level, given: Any) -> Any:

@@ -79,7 +79,7 @@ class MemmapRows(RowSource):
 
 
 class MapRows(RowSource):
-    """A data set with `len(data)` and `data[i]`, each row a pytree of arrays and numbers (PyTorch calls it map-style)."""
+    """A data set with `len(data)` and `data[i]`, each row a pytree of arrays and numbers: map-style, as PyTorch says."""
 
     def __init__(self, data: Any):
         """`data` as given."""
@@ -112,7 +112,9 @@ class IterableRows(RowSource):
             for batch in self._now:
                 return jax.tree.map(np.asarray, batch)
             self._now = iter(self.batches)
-        raise RowError("the loader ended early: it has no further batch. Give one that can be started again, or fewer steps.")
+        raise RowError("the loader ended early: it has no further batch. Give one that can be started again.")
 
     def describe(self) -> PyTree:
-        raise RowError("a run on an iterable cannot be saved: what it has yielded is gone. Give a data set with len and [i].")
+        raise RowError(
+            "a run on an iterable cannot be saved: what it has yielded is gone. Give a data set with len and [i]."
+        )

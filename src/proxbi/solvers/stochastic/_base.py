@@ -22,7 +22,8 @@ from jaxtyping import Array, Int, PRNGKeyArray, PyTree
 from proxbi import _check, _tree
 from proxbi._tree import Scalar
 from proxbi.certificate import Bounds, Certificate, Known, of_evaluation
-from proxbi.hypergradient import Implicit, Outcome
+from proxbi.hypergradient import Evaluation, Implicit, Outcome
+from proxbi.hypergradient._controlled import ratio
 from proxbi.lower import require_smooth
 from proxbi.problem import Counts, Problem, in_blocks, on_batches
 from proxbi.rows import ArrayRows, Rows, Sampling, seed_of
@@ -87,9 +88,18 @@ class OnBatches(Solver):
             raise ValueError(f'sampling must be "epochs" or "replacement", got {self.sampling!r}.')
 
     @property
+    def caution(self) -> float:
+        """The part of 1 / L that a step of y may be, where it is learned."""
+        return 1.0
+
+    @property
     def reads_all_rows(self) -> bool:
         """Whether steps need rows beyond their batch, so that rows must be on the device."""
         return False
+
+    @property
+    def reports_every(self) -> int:
+        return 100  # an objective on all rows takes as long as many steps
 
     def rows_of(self, data: Rows, level: Level) -> Sampling:
         """How batches of a level are drawn."""
@@ -100,8 +110,11 @@ class OnBatches(Solver):
 
     def index(self, data: Rows, level: Level, draws: Draws) -> Int[Array, " batch"]:
         """The rows of the present batch."""
-        seed = draws.seed ^ jnp.uint32(_LEVEL_SEEDS[level])
-        return self.rows_of(data, level).index(seed, draws.number)
+        return self.rows_of(data, level).index(self.level_seed(level, draws.seed), draws.number)
+
+    def level_seed(self, level: Level, seed: Array) -> Array:
+        """The seed that batches of a level are drawn by."""
+        return seed ^ jnp.uint32(_LEVEL_SEEDS[level])
 
     def drawn(self, problem: Problem, draws: Draws) -> Problem:
         """The problem on the present batch."""
@@ -110,6 +123,36 @@ class OnBatches(Solver):
             return problem
         on_device = [level for level in LEVELS if isinstance(getattr(data, level), ArrayRows)]
         return on_batches(problem, **{level: data.batch(level, self.index(data, level, draws)) for level in on_device})
+
+
+class Judged(NamedTuple):
+    """What means over rows say about a point."""
+
+    slope: PyTree
+    """d + s."""
+    lower_residual: Scalar
+    linear_residual: Scalar | None
+
+
+class Linear(OnBatches):
+    """A solver whose hypergradient is linear in means over rows, which can so be added up block by block."""
+
+    @abstractmethod
+    def lower_means(self, problem: Problem, state: Any) -> PyTree:
+        """Means over the lower rows of `problem` at the point of `state`."""
+
+    @abstractmethod
+    def upper_means(self, problem: Problem, state: Any) -> PyTree:
+        """Means over its upper rows."""
+
+    @abstractmethod
+    def judged(self, state: Any, lower: PyTree, upper: PyTree) -> Judged:
+        """What both say about the point."""
+
+    @property
+    @abstractmethod
+    def calls(self) -> Counts:
+        """What both cost."""
 
 
 class Pieces(NamedTuple):
@@ -126,8 +169,11 @@ CALLS = Counts(grad_lower=1, hvp=1, cross=1, grad_upper=1)  # of one `pieces`
 
 def pieces(problem: Problem, x: PyTree, y: PyTree, v: PyTree) -> Pieces:
     """The five means over the rows of `problem`."""
-    lower = problem.grad_lower(x, y), problem.hvp(x, y)(v), problem.cross(x, y)(v)
-    return Pieces(lower, problem.grad_upper(x, y))
+    return Pieces(_lower_pieces(problem, x, y, v), problem.grad_upper(x, y))
+
+
+def _lower_pieces(problem: Problem, x: PyTree, y: PyTree, v: PyTree) -> tuple[PyTree, PyTree, PyTree]:
+    return problem.grad_lower(x, y), problem.hvp(x, y)(v), problem.cross(x, y)(v)
 
 
 class LoopState(NamedTuple):
@@ -146,7 +192,7 @@ class LoopState(NamedTuple):
     owed: Owed
 
 
-class SingleLoop(OnBatches):
+class SingleLoop(Linear):
     """Subclasses estimate the five means: `remembered` makes what they remember, `estimate` the means."""
 
     step_size: _check.Number = eqx.field(converter=_check.optional_float, default=None)
@@ -224,6 +270,22 @@ class SingleLoop(OnBatches):
             return super().certificate(problem, before, after, info, bounds)
         return _on_all_rows(problem, before)
 
+    def lower_means(self, problem: Problem, state: LoopState) -> PyTree:
+        return _lower_pieces(problem, state.x, state.y, state.v)
+
+    def upper_means(self, problem: Problem, state: LoopState) -> PyTree:
+        return problem.grad_upper(state.x, state.y)
+
+    @property
+    def calls(self) -> Counts:
+        return CALLS
+
+    def judged(self, state: LoopState, lower: PyTree, upper: PyTree) -> Judged:
+        (g_y, product, cross), (f_x, f_y) = lower, upper
+        slope = _tree.axpy(1, state.subgradient, _tree.subtract(f_x, cross))
+        adjoint = ratio(_tree.norm(_tree.subtract(product, f_y)), _tree.norm(f_y))
+        return Judged(slope, _tree.norm(g_y), adjoint)
+
     def _averaged(self, state: LoopState, direction: PyTree) -> PyTree:
         """The moving average of directions, which starts with the first one."""
         keep = jnp.where(state.draws.number == 0, 0.0, self.momentum)
@@ -243,12 +305,24 @@ class SingleLoop(OnBatches):
         return jax.tree.map(lambda y, u: y + u.astype(y.dtype), state.y, updates), optimizer
 
 
+def _ends(scanned: tuple[Evaluation, Evaluation]) -> tuple[Evaluation, list[Evaluation]]:
+    """The last evaluation, and those before each."""
+    last, before = scanned
+    return last, [jax.tree.map(lambda leaf, k=k: leaf[k], before) for k in range(2)]
+
+
 def _on_all_rows(problem: Problem, state: Any) -> Certificate:
     """Of two hypergradients on all rows, the second far more accurate than the first."""
     whole, solve = in_blocks(problem, BLOCK), Implicit()
     start = solve.init(whole, state.x, state.y)._replace(v=state.v)
-    rough = solve(whole, state.x, start, state.subgradient, jnp.asarray(_ROUGH))
-    found = solve(whole, state.x, rough, state.subgradient, jnp.asarray(_FINE))
+
+    def sharpened(last: Evaluation, accuracy: Scalar) -> tuple[Evaluation, Evaluation]:
+        found = solve(whole, state.x, last, state.subgradient, accuracy)
+        found = jax.tree.map(lambda new, old: new.astype(old.dtype), found, last)
+        return found, last
+
+    # One loop rather than two calls: the hypergradient is the larger part of the program, and is compiled once.
+    found, (_, rough) = _ends(jax.lax.scan(sharpened, start, jnp.asarray([_ROUGH, _FINE], start.error.dtype)))
     length = jnp.maximum(_tree.norm(state.x), 1)
     moved = state.draws.number > 0
     known = Known(state.x, state.subgradient, moved, found.outcome <= Outcome.ROUGH, length, jnp.zeros_like(length))

@@ -60,10 +60,10 @@ def learned(solver: "OnBatches", problem: Problem, x: PyTree, y: PyTree) -> tupl
         damping = jnp.asarray(getattr(given, "damping", 0.0), dtype)
         curvature, cost = _lower_curvature(sample, x, y)
         counts = counts + cost
-        lower = 1 / (curvature + damping) if lower is None else lower
+        lower = solver.caution / (curvature + damping) if lower is None else lower
     if outer is None:
         outer, cost = _outer_step(sample, x, y, jnp.asarray(lower, dtype))
-        outer, counts = outer * _spread(problem, sample, x), counts + cost
+        outer, counts = outer * _spread(sample, x), counts + cost
     lower = jnp.asarray(lower, dtype)
     return Scale(lower, lower, jnp.asarray(outer, dtype)), jax.tree.map(jnp.int32, counts)
 
@@ -134,13 +134,15 @@ def _outer_step(sample: Problem, x: PyTree, y: PyTree, lower: Scalar) -> tuple[S
     return jnp.where(step > 0, step, lower), counts
 
 
-def _spread(problem: Problem, sample: Problem, x: PyTree) -> float:
+def _spread(sample: Problem, x: PyTree) -> float:
     """N / n where x has an entry for each lower row."""
-    if not isinstance(problem.data, Rows) or not isinstance(problem.data.lower, ArrayRows):
-        return 1.0
-    rows = len(problem.data.lower)
-    each = all(leaf.ndim > 0 and leaf.shape[0] == rows for leaf in jax.tree.leaves(x))
-    return rows / len(sample.lower_data) if each else 1.0
+    return sample.lower_data.of / len(sample.lower_data) if entry_for_each_row(sample, x) else 1.0
+
+
+def entry_for_each_row(problem: Problem, x: PyTree) -> bool:
+    """Whether all of x are entries for lower rows."""
+    rows = problem.lower_data.of if isinstance(problem.data, Rows) else 0
+    return rows > 0 and all(leaf.ndim > 0 and leaf.shape[0] == rows for leaf in jax.tree.leaves(x))
 
 
 def _random_like(tree: PyTree) -> PyTree:

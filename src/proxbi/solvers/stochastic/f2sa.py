@@ -28,7 +28,7 @@ from proxbi.problem import Counts, Problem, in_blocks
 from proxbi.rows import Rows
 from proxbi.solvers._base import Info
 from proxbi.solvers.stochastic import _scale
-from proxbi.solvers.stochastic._base import BLOCK, Draws, OnBatches, Owed
+from proxbi.solvers.stochastic._base import BLOCK, Draws, Judged, Linear, Owed
 
 CALLS = Counts(grad_lower=2, grad_lower_x=2, grad_upper=1)  # of one step
 
@@ -53,13 +53,13 @@ class Found(NamedTuple):
     outer: PyTree
 
 
-class ProxF2SA(OnBatches):
+class ProxF2SA(Linear):
     r"""First-order steps of three variables:
     $x^+ = \mathrm{prox}_{\beta h}\big(x - \beta\,[f_x(x, u) + \lambda\,(g_x(x, u) - g_x(x, z))]\big)$.
 
     **Arguments:**
 
-    - `step_size`, `lower_step_size`: b for x, a for z and u; None learns them at the start, with a few Hessian products.
+    - `step_size`, `lower_step_size`: b for x, a for z and u; None learns them, with a few Hessian products.
     - `penalty`: l_0. The bias of the hypergradient is O(1 / l).
     - `growth`: of l; 0 keeps it.
     - `batch`, `sampling`, `certificate_rows`: see `OnBatches`.
@@ -108,7 +108,7 @@ class ProxF2SA(OnBatches):
             owed=state.owed.paid(),
         )
         counts = here.with_rows(CALLS) + state.owed.counts + Counts(prox=1)
-        return moved, _info(state, found, jax.tree.map(jnp.int32, counts))
+        return moved, self._info(state, found, jax.tree.map(jnp.int32, counts))
 
     def certificate(
         self, problem: Problem, before: Any, after: Any, info: Info, bounds: Bounds | None = None
@@ -116,23 +116,38 @@ class ProxF2SA(OnBatches):
         """Of its own hypergradient, on all rows."""
         if isinstance(problem.data, Rows):
             found = self._directions(in_blocks(problem, BLOCK), before)
-            info = _info(before, found, jax.tree.map(jnp.int32, problem.with_rows(CALLS)))
+            info = self._info(before, found, jax.tree.map(jnp.int32, problem.with_rows(CALLS)))
         return super().certificate(problem, before, after, info, bounds)
 
-    def _directions(self, problem: Problem, state: F2SAState) -> Found:
-        x, z, u, weight = state.x, state.y, state.tilted, self._weight(state)
-        f_x, f_y = problem.grad_upper(x, u)
+    def lower_means(self, problem: Problem, state: F2SAState) -> PyTree:
+        x, z, u = state.x, state.y, state.tilted
         apart = _tree.subtract(problem.grad_lower_x(x, u), problem.grad_lower_x(x, z))
-        tilted = _tree.axpy(1 / weight, f_y, problem.grad_lower(x, u))
-        return Found(problem.grad_lower(x, z), tilted, _tree.axpy(weight, apart, f_x))
+        return problem.grad_lower(x, z), problem.grad_lower(x, u), apart
+
+    def upper_means(self, problem: Problem, state: F2SAState) -> PyTree:
+        return problem.grad_upper(state.x, state.tilted)
+
+    @property
+    def calls(self) -> Counts:
+        return CALLS
+
+    def judged(self, state: F2SAState, lower: PyTree, upper: PyTree) -> Judged:
+        found = self._found(state, lower, upper)
+        return Judged(_tree.axpy(1, state.subgradient, found.outer), _tree.norm(found.lower), None)
+
+    def _directions(self, problem: Problem, state: F2SAState) -> Found:
+        return self._found(state, self.lower_means(problem, state), self.upper_means(problem, state))
+
+    def _found(self, state: F2SAState, lower: PyTree, upper: PyTree) -> Found:
+        (at_z, at_u, apart), (f_x, f_y), weight = lower, upper, self._weight(state)
+        return Found(at_z, _tree.axpy(1 / weight, f_y, at_u), _tree.axpy(weight, apart, f_x))
+
+    def _info(self, state: F2SAState, found: Found, counts: Counts) -> Info:
+        stationarity = _tree.norm(_tree.axpy(1, state.subgradient, found.outer))
+        return Info(stationarity, _tree.norm(found.lower), None, counts)
 
     def _weight(self, state: F2SAState) -> Scalar:
         """l_t."""
         dtype = state.scale.outer.dtype
         first, growth = jnp.asarray(self.penalty, dtype), jnp.asarray(self.growth, dtype)
         return first * (1 + growth * state.draws.number.astype(dtype)) ** (1 / 3)
-
-
-def _info(state: F2SAState, found: Found, counts: Counts) -> Info:
-    stationarity = _tree.norm(_tree.axpy(1, state.subgradient, found.outer))
-    return Info(stationarity, _tree.norm(found.lower), None, counts)

@@ -64,9 +64,10 @@ class Minibatch(OnBatches):
     solver: Solver = eqx.field(kw_only=False)
 
     def __check_init__(self) -> None:
-        if not isinstance(self.solver, Solver) or isinstance(self.solver, OnBatches):
-            given = type(self.solver).__name__
-            raise TypeError(f"solver must be a solver of fixed work such as ProxBiO(AID(...), 0.1), got {given}.")
+        given: Any = self.solver
+        if not isinstance(given, Solver) or isinstance(given, OnBatches):
+            name = type(given).__name__
+            raise TypeError(f"solver must be a solver of fixed work such as ProxBiO(AID(...), 0.1), got {name}.")
         if self.solver.looks_ahead:
             raise TypeError(
                 f"solver must not be {type(self.solver).__name__}, which accepts steps by comparing values: those of "

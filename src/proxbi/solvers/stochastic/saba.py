@@ -61,6 +61,10 @@ class ProxSABA(SingleLoop):
             raise ValueError('sampling must be "epochs" for ProxSABA: its blocks are fixed.')
 
     @property
+    def caution(self) -> float:
+        return 1 / 3  # Defazio, Bach, Lacoste-Julien, "SAGA", 2014, Theorem 1: entries of the table are out of date
+
+    @property
     def reads_all_rows(self) -> bool:
         return True
 
