@@ -168,7 +168,7 @@ class Driver:
             hypergradient_error=number(known.hypergradient_error),
             active_set_margin=float(known.active_set_margin),
             guaranteed=known.guaranteed,
-            certificate_rows=known.rows,
+            certificate_rows=int(known.rows),
             standard_error=float(known.standard_error),
         )
 

@@ -79,7 +79,7 @@ class MemmapRows(RowSource):
 
 
 class MapRows(RowSource):
-    """A data set with `len(data)` and `data[i]`, each row a pytree of arrays and numbers: map-style, as PyTorch says."""
+    """A data set with `len(data)` and `data[i]`, each row a pytree of arrays and numbers (map-style)."""
 
     def __init__(self, data: Any):
         """`data` as given."""

@@ -110,28 +110,37 @@ def _lower_curvature(sample: Problem, x: PyTree, y: PyTree) -> tuple[Scalar, Cou
     return jnp.max(sizes), Counts(hvp=_POWERS * parts, rows=_POWERS * (len(rows) // parts * parts))
 
 
+class _Probed(NamedTuple):
+    grad: PyTree
+    y: PyTree
+    v: PyTree
+    direction: PyTree
+    counts: Counts
+
+
 def _outer_step(sample: Problem, x: PyTree, y: PyTree, lower: Scalar) -> tuple[Scalar, Counts]:
     """a m / (4 C)."""
     hypergradient = AID(AcceleratedGradient(_SOLVE, _MOST), CG(_MOST, _SOLVE))
-    here = hypergradient(sample, x, y, _tree.zeros_like(y))
     length = _PROBE * jnp.maximum(_tree.norm(x), 1)
 
-    def power(_: Any, at: tuple[PyTree, Scalar, Counts]) -> tuple[PyTree, Scalar, Counts]:
-        direction, _, counts = at
-        size = _tree.norm(direction)
-        way = length / jnp.where(size > 0, size, 1)
-        there = hypergradient(sample, _tree.axpy(way, direction, x), here.y, here.aux)
-        change = _tree.scale(1 / length, _tree.subtract(there.grad, here.grad))
-        return change, _tree.norm(change), counts + jax.tree.map(jnp.int32, there.counts)
+    # Round 0 is at x, and its direction is d; those after it change d. One loop: a hypergradient takes long to compile.
+    def probe(number: Any, at: _Probed) -> _Probed:
+        size, first = _tree.norm(at.direction), number == 0
+        way = jnp.where(first, 0, length / jnp.where(size > 0, size, 1))
+        there = hypergradient(sample, _tree.axpy(way, at.direction, x), at.y, at.v)
+        change = _tree.scale(1 / length, _tree.subtract(there.grad, at.grad))
+        counts = at.counts + jax.tree.map(jnp.int32, there.counts)
+        begun = _Probed(there.grad, there.y, there.aux, there.grad, counts)
+        return _tree.where(first, begun, at._replace(direction=change, counts=counts))
 
-    start = here.grad, jnp.zeros_like(lower), jax.tree.map(jnp.int32, here.counts)
-    _, curvature, counts = jax.lax.fori_loop(0, _OUTER_POWERS, power, start)
-    adjoint = here.aux
-    energy, size = _tree.dot(adjoint, sample.hvp(x, here.y)(adjoint)), _tree.dot(adjoint, adjoint)
+    v = _tree.zeros_like(y)
+    start = _Probed(_tree.zeros_like(x), y, v, _tree.zeros_like(x), jax.tree.map(jnp.int32, Counts()))
+    found = jax.lax.fori_loop(0, 1 + _OUTER_POWERS, probe, start)
+    curvature = _tree.norm(found.direction)
+    energy, size = _tree.dot(found.v, sample.hvp(x, found.y)(found.v)), _tree.dot(found.v, found.v)
     follow = jnp.clip(lower * energy / jnp.where(size > 0, size, 1), 0, 1)
     step = _CALM * follow / jnp.where(curvature > 0, curvature, 1)
-    counts = sample.with_rows(counts + Counts(hvp=1))
-    return jnp.where(step > 0, step, lower), counts
+    return jnp.where(step > 0, step, lower), sample.with_rows(found.counts + Counts(hvp=1))
 
 
 def _spread(sample: Problem, x: PyTree) -> float:
