@@ -1,5 +1,8 @@
 """Rows: where they come from, which of them a batch holds, and what is refused."""
 
+import signal
+import subprocess
+import sys
 from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
@@ -10,6 +13,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
+import child_rows
 from proxbi import (
     L1,
     AdaptiveProxBiO,
@@ -27,6 +31,7 @@ from proxbi import (
     minimize,
     one_step,
 )
+from proxbi.checkpoint import checkpoints
 from proxbi.problem import in_blocks
 from proxbi.rows import Sampling, seed_of
 
@@ -182,6 +187,35 @@ def test_blocks_are_the_whole() -> None:
 
     jax.tree.map(np.testing.assert_allclose, oracles(parts), oracles(case))
     assert in_blocks(case, 50) is case
+
+
+# --- in processes of their own ----------------------------------------------------------------------------------------
+
+
+def test_killed_in_the_middle_of_an_epoch(tmp_path: Path) -> None:
+    command = [sys.executable, child_rows.__file__, "kill", str(tmp_path)]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as process:
+        assert process.stdout is not None
+        for line in process.stdout:
+            if int(line) >= 20:
+                process.kill()
+    assert process.returncode == -signal.SIGKILL
+    step = int(checkpoints(tmp_path)[0].stem.removeprefix("step-"))
+    resumed, straight = child_rows.solve(step + 8, resume=tmp_path), child_rows.solve(step + 8)
+    for a, b in zip(jax.tree.leaves(resumed.state.state), jax.tree.leaves(straight.state.state), strict=True):
+        assert np.asarray(a).tobytes() == np.asarray(b).tobytes()
+    assert resumed.counts.as_dict() == straight.counts.as_dict()
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(not Path("/proc/self/status").exists(), reason="says how much memory is anonymous")
+def test_a_million_rows_of_a_file_take_less_than_a_gigabyte(tmp_path: Path) -> None:
+    command = [sys.executable, child_rows.__file__, "memory", str(tmp_path)]
+    done = subprocess.run(command, capture_output=True, text=True, check=True)
+    megabytes, rows, some = map(int, done.stdout.split())
+    assert megabytes < 1000
+    assert some == 0  # the certificate looked at all of them:
+    assert rows >= 3 * child_rows.ROWS
 
 
 # --- what is refused --------------------------------------------------------------------------------------------------

@@ -92,6 +92,7 @@ def test_noise_that_stays_keeps_soba_away() -> None:
     assert 1e-4 < np.linalg.norm(x - BEST) < 0.5
 
 
+@pytest.mark.slow
 def test_steps_that_fade_bring_soba_closer() -> None:
     near = np.linalg.norm(solve(ProxSOBA(0.05, 0.5, batch=BATCH, half_life=100.0), 3000, every=1000).x - BEST)
     assert near < 0.03
@@ -208,7 +209,7 @@ def test_counted_rows_are_observed_rows(name: str) -> None:
 
 
 def test_a_solver_on_all_rows_counts_them_all() -> None:
-    counts = minimize(PROBLEM, START, START, rtol=1e-3).counts
+    counts = solve(ProxBiO(AID(GradientDescent(0.5, 2), Neumann(0.5, 3)), 0.05), 5).counts
     calls = counts.grad_lower + counts.hvp + counts.cross + counts.grad_lower_x
     assert counts.rows == ROWS * calls + 64 * counts.grad_upper
 
