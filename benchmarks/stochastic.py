@@ -20,7 +20,7 @@ from proxbi import L1, AdaptiveProxBiO, ProxSABA, ProxSOBA, ProxSRBA, Zero, mini
 from stochastic_problems import Case, logistic, quadratic
 
 TARGET = 1e-3
-BUDGET = 250  # passes over the lower rows
+BUDGET = 150  # passes over the lower rows
 LOOKS = 60  # at each run: how finely the answer is known
 STRENGTH = 0.05
 RATIOS = {"quadratic": (0.1, 1.0, 10.0, 100.0), "logistic": (0.01, 0.0316, 0.1, 0.316, 1.0)}

@@ -239,7 +239,7 @@ class SingleLoop(Linear):
         (g_y, product, cross), (f_x, f_y) = found
         adjoint = _tree.axpy(self.damping, state.v, _tree.subtract(product, f_y))
         direction = self._averaged(state, _tree.subtract(f_x, cross))
-        rates = self._rates(state)
+        rates = self._rates(state).within(_tree.norm(direction))
         forward = _tree.axpy(-rates.outer, direction, state.x)
         x = problem.regularizer.prox(forward, rates.outer)
         y, optimizer = self._lower_step(state, g_y, rates.lower)
@@ -296,7 +296,8 @@ class SingleLoop(Linear):
             return state.scale
         half_life = jnp.asarray(self.half_life, state.scale.outer.dtype)
         faded = 1 / jnp.sqrt(1 + 3 * state.draws.number.astype(half_life.dtype) / half_life)  # a half at t = half_life
-        return _scale.Scale(*[faded * rate for rate in state.scale])
+        a, v, b, radius = state.scale
+        return _scale.Scale(faded * a, faded * v, faded * b, radius)
 
     def _lower_step(self, state: LoopState, g_y: PyTree, rate: Scalar) -> tuple[PyTree, PyTree]:
         if self.optimizer is None:

@@ -9,7 +9,9 @@ adjoint equation meets, <v, g_yy v> / <v, v>. For small steps the three are clos
 
     x' = -b C v,    v' = r (y - v),    y' = r (x - y),     with the characteristic polynomial  s (s + r)^2 + b C r^2,
 
-stable for b C < 2 r, and without oscillation up to b C = 4 r / 27. As m is a mean and C a maximum, b = r / (4 C).
+stable for b C < 2 r, and without oscillation up to b C = 4 r / 27. As C, from a few rows, is rather too large, and
+where it acts alone some oscillation does no harm, b = r / (2 C). Beyond the way that C was measured on nothing is known
+about it: no step of x is longer.
 
 **Entries of x for each row.** If each row has an entry of its own, the curvature of Phi on n of N rows is N / n times
 that on all rows, as each row's weight in the mean is: b is multiplied by N / n.
@@ -35,8 +37,8 @@ if TYPE_CHECKING:
 BATCHES = 8  # that the curvature is learned from
 _POWERS = 10  # iterations: the largest eigenvalue to some percent, where the next one is half of it
 _OUTER_POWERS = 3  # each takes a lower solve
-_CALM = 0.25  # b C / r, as derived above
-_PROBE = 1e-2  # length of the way along which the hypergradient changes, relative to that of x, or to 1
+_CALM = 0.5  # b C / r, as derived above
+_PROBE = 0.1  # length of the way along which C is measured, relative to that of x, or of a vector of ones
 _SOLVE = 1e-3  # accuracy of y and v there
 _MOST = 200  # gradients, and products
 _SEED = 0xB5297A4D  # of the batches looked at: they are the same in all runs, which may be resumed
@@ -48,6 +50,19 @@ class Scale(NamedTuple):
     lower: Scalar
     adjoint: Scalar
     outer: Scalar
+    radius: Scalar
+    """The longest step of x; infinite where the step size was given."""
+
+    def within(self, slope: Scalar) -> "Scale":
+        """With a step along a direction of this length that is no longer than the radius."""
+        far = self.outer * slope > self.radius
+        return self._replace(outer=jnp.where(far, self.radius / jnp.where(far, slope, 1), self.outer))
+
+
+def radius_at(x: PyTree) -> Scalar:
+    """How far from x the curvature is looked at."""
+    entries = sum(leaf.size for leaf in jax.tree.leaves(x))
+    return _PROBE * jnp.maximum(_tree.norm(x), entries**0.5)
 
 
 def learned(solver: "OnBatches", problem: Problem, x: PyTree, y: PyTree) -> tuple[Scale, Counts]:
@@ -61,11 +76,12 @@ def learned(solver: "OnBatches", problem: Problem, x: PyTree, y: PyTree) -> tupl
         curvature, cost = _lower_curvature(sample, x, y)
         counts = counts + cost
         lower = solver.caution / (curvature + damping) if lower is None else lower
+    radius = jnp.asarray(jnp.inf, dtype) if outer is not None else radius_at(x).astype(dtype)
     if outer is None:
         outer, cost = _outer_step(sample, x, y, jnp.asarray(lower, dtype))
         outer, counts = outer * _spread(sample, x), counts + cost
     lower = jnp.asarray(lower, dtype)
-    return Scale(lower, lower, jnp.asarray(outer, dtype)), jax.tree.map(jnp.int32, counts)
+    return Scale(lower, lower, jnp.asarray(outer, dtype), radius), jax.tree.map(jnp.int32, counts)
 
 
 def sampled(solver: "OnBatches", problem: Problem) -> Problem:
@@ -119,9 +135,9 @@ class _Probed(NamedTuple):
 
 
 def _outer_step(sample: Problem, x: PyTree, y: PyTree, lower: Scalar) -> tuple[Scalar, Counts]:
-    """a m / (4 C)."""
+    """a m / (2 C)."""
     hypergradient = AID(AcceleratedGradient(_SOLVE, _MOST), CG(_MOST, _SOLVE))
-    length = _PROBE * jnp.maximum(_tree.norm(x), 1)
+    length = radius_at(x)
 
     # Round 0 is at x, and its direction is d; those after it change d. One loop: a hypergradient takes long to compile.
     def probe(number: Any, at: _Probed) -> _Probed:

@@ -96,7 +96,8 @@ class ProxF2SA(Linear):
     def step(self, problem: Problem, state: F2SAState, key: PRNGKeyArray) -> tuple[F2SAState, Info]:
         state = state._replace(draws=state.draws.begun(key))
         here = self.drawn(problem, state.draws)
-        found, (a, _, b) = self._directions(here, state), state.scale
+        found = self._directions(here, state)
+        a, _, b, _ = state.scale.within(_tree.norm(found.outer))
         forward = _tree.axpy(-b, found.outer, state.x)
         x = problem.regularizer.prox(forward, b)
         moved = state._replace(
