@@ -78,7 +78,8 @@ class OnBatches(Solver):
     """Rows in a batch of each level; None: 64, or all of a level that has fewer."""
     sampling: Literal["epochs", "replacement"] = eqx.field(static=True, default="epochs", kw_only=True)
     certificate_rows: int | None = eqx.field(static=True, default=None, kw_only=True)
-    """Look at so many rows of each level for the certificate, and give its standard error; None: at all of them."""
+    """None: the certificate solves the lower level on all rows. A number: it takes y and v as they are and looks at so
+    many rows of each level, with a standard error where that is not all; for lower levels that are not convex."""
 
     def __check_init__(self) -> None:
         for name in ("batch", "certificate_rows"):
