@@ -23,7 +23,7 @@ from proxbi.datasets import mnist
 
 CLASSES, SIDE, BATCH = 10, 28, 64
 RIDGE, BOUND = 1e-4, 4.0
-STEP_SIZE, ADJOINT_STEP, DAMPING = 500.0, 0.1, 1.0  # of x, of v, and added to g_yy, which is not positive definite
+STEP_SIZE, ADJOINT_STEP, DAMPING = 3000.0, 0.03, 1.0  # of x, of v, and added to g_yy, which is not positive definite
 ADAM = optax.adam(1e-3)
 
 
