@@ -90,7 +90,7 @@ class OnBatches(Solver):
 
     @property
     def caution(self) -> float:
-        """The part of 1 / L that a step of y may be, where it is learned."""
+        """The part of the steps derived in `_scale.py` that this solver takes, of y, v and x alike."""
         return 1.0
 
     @property

@@ -79,7 +79,7 @@ def learned(solver: "OnBatches", problem: Problem, x: PyTree, y: PyTree) -> tupl
     radius = jnp.asarray(jnp.inf, dtype) if outer is not None else radius_at(x).astype(dtype)
     if outer is None:
         outer, cost = _outer_step(sample, x, y, jnp.asarray(lower, dtype))
-        outer, counts = outer * _spread(sample, x), counts + cost
+        outer, counts = solver.caution * outer * _spread(sample, x), counts + cost
     lower = jnp.asarray(lower, dtype)
     return Scale(lower, lower, jnp.asarray(outer, dtype), radius), jax.tree.map(jnp.int32, counts)
 
