@@ -670,6 +670,7 @@ class SolverRow:
     modelled: bool = False  # counts dense linear algebra by a model, not by calls
     tuned: bool = True  # takes the outer step size
     lower_regularizer: Any = None  # of the problem that it is to solve
+    repeated: bool = False  # much as a row above: waits for the longer suites
 
     def __str__(self) -> str:
         return self.name
@@ -717,4 +718,19 @@ SOLVERS = [
         ]
     ),
     SolverRow("skeleton", lambda beta: skeleton.Skeleton(beta / 5, 0.9), steps=400),
+    SolverRow("SOBA", lambda beta: proxbi.ProxSOBA(beta / 5, 0.9, average=0.3), steps=400),
+    SolverRow(
+        "F2SA",
+        lambda beta: proxbi.ProxF2SA(beta / 5, 0.9, penalty=3.0, growth=0.0),
+        steps=400,
+        pull=lambda a: 3.0 * a @ np.linalg.inv(3.0 * a + np.eye(4)),
+    ),
+    # Without rows these are SOBA and ProxBiO: what they do with rows is in test_stochastic.py.
+    SolverRow("SABA", lambda beta: proxbi.ProxSABA(beta / 5, 0.9), steps=400, repeated=True),
+    SolverRow("SRBA", lambda beta: proxbi.ProxSRBA(beta / 5, 0.9), steps=400, repeated=True),
+    SolverRow(
+        "minibatch",
+        lambda beta: proxbi.Minibatch(_bio(proxbi.AID(proxbi.GradientDescent(1.0, 16), proxbi.CG(20, 1e-12)))(beta)),
+        repeated=True,
+    ),
 ]

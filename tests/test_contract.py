@@ -19,8 +19,8 @@ STRENGTH = 0.1
 
 def _marked(row: SolverRow) -> Any:
     """The rows with a lower regularizer are those above once more: they wait for the longer suites."""
-    repeated = [] if row.lower_regularizer is None else [pytest.mark.slow, pytest.mark.hours]
-    return pytest.param(row, id=str(row), marks=repeated)
+    repeated = row.repeated or row.lower_regularizer is not None
+    return pytest.param(row, id=str(row), marks=[pytest.mark.slow, pytest.mark.hours] if repeated else [])
 
 
 @pytest.fixture(params=map(_marked, SOLVERS))

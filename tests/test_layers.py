@@ -15,6 +15,7 @@ ROOT = Path(proxbi.__file__).parent
 ORDER = [
     ["_tree", "_check", "_compile", "_module"],
     ["regularizers"],
+    ["rows"],
     ["problem"],
     ["glm"],
     ["linear"],
@@ -35,7 +36,9 @@ ORDER = [
     ["result"],
     ["checkpoint"],
     ["callbacks"],
+    ["_estimate"],
     ["_driver"],
+    ["_streamed"],
     ["_minimize"],
     ["_batch"],
     ["_many"],
@@ -145,7 +148,7 @@ def test_what_is_public_is_there() -> None:
 
 MODULES = {"callbacks", "certificate", "checkpoint", "linear", "lower", "newton", "problem", "result"}
 PACKAGES = {"analytic", "cleaning", "cli", "datasets", "experiments", "glm", "hypergradient", "plot", "regularizers"}
-PACKAGES |= {"report", "solvers", "theory"}
+PACKAGES |= {"report", "rows", "solvers", "theory"}
 
 
 def test_modules_without_public_names_are_private() -> None:

@@ -25,6 +25,16 @@ def as_float(value: Any) -> Array:
     return array if jnp.issubdtype(array.dtype, jnp.floating) else array.astype(float)
 
 
+def optional_float(value: Any) -> Array | None:
+    """`as_float`, but None stays None."""
+    return None if value is None else as_float(value)
+
+
+def below_one(name: str, value: Array) -> None:
+    """Refuse `value` unless it is in [0, 1)."""
+    _number(name, value, lambda v: (v >= 0) & (v < 1), "in [0, 1)")
+
+
 def require(condition: Any, message: str) -> None:
     """Raise `ValueError(message)` unless `condition` holds (everywhere); a traced condition passes."""
     if isinstance(condition, jax.core.Tracer):

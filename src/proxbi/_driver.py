@@ -14,12 +14,14 @@ import numpy as np
 from jaxtyping import Array, Bool, PRNGKeyArray, PyTree
 
 from proxbi import _check, _compile, _loop
+from proxbi._estimate import estimated
 from proxbi._loop import Chunk, Goal
 from proxbi.callbacks import AnyCallback, Callback
 from proxbi.certificate import Bounds, Certificate
-from proxbi.problem import Counts, Problem
+from proxbi.problem import Counts, Problem, in_blocks
 from proxbi.result import Result, Seconds, Snapshot, Status
-from proxbi.solvers import Fault, Info, Solver
+from proxbi.rows import Rows
+from proxbi.solvers import BLOCK, Fault, Info, OnBatches, Solver
 
 _RTOL = 1e-6  # of the default solver, where no tolerance is given
 _LEAST_RTOL = 1000  # and at least so many units of rounding: the certificate claims some tens for rounding alone
@@ -49,6 +51,9 @@ class Driver:
         self.rechecks = 0
         self.wasted = Counts()
         self.certificate: Certificate | None = None
+
+    def close(self) -> None:
+        """At the end of a run, however it ended."""
 
     def compile(self) -> None:
         """Zero steps through the compiled chunk: what it takes is the time to compile, nothing if that was done
@@ -95,8 +100,8 @@ class Driver:
         return self.solver.looks_ahead and bool(self.goal.reached(done.info))
 
     def _take(self, done: Chunk) -> None:
-        counts = self.snapshot.counts + jax.tree.map(int, done.counts)
-        self.wasted = self.wasted + jax.tree.map(int, done.wasted)
+        counts = self.snapshot.counts + self._counted(done.counts)
+        self.wasted = self.wasted + self._counted(done.wasted)
         step, history = self.snapshot.step + int(done.steps), list(self.snapshot.history)
         self.snapshot, self.certificate = Snapshot(step, done.state, counts, history), None
 
@@ -118,7 +123,7 @@ class Driver:
         refined, certificate = self._certify()
         if self._goal().reached(certificate):
             return Status.CONVERGED
-        counts = self.snapshot.counts + jax.tree.map(int, certificate.counts)
+        counts = self.snapshot.counts + self._counted(certificate.counts)
         self.snapshot, self.certificate = self.snapshot._replace(counts=counts), certificate._replace(counts=Counts())
         if self.solver.looks_ahead:
             self.snapshot, self.certificate = self.snapshot._replace(state=refined), None
@@ -130,8 +135,13 @@ class Driver:
         known = self.certificate or self._certify()[1]
         if status is Status.STEPS and self._goal().reached(known):
             status = Status.CONVERGED
-        upper, penalty = map(float, _objective(self.problem, self.snapshot.state.x, known.y))
+        upper, penalty = self.objective(known.y)
         return self._made(status, known, upper + penalty)
+
+    def objective(self, y: PyTree) -> tuple[float, float]:
+        """f and h at the present x and this y, on all rows."""
+        upper, penalty = objective_of(in_blocks(self.problem, BLOCK), self.snapshot.state.x, y)
+        return float(upper), float(penalty)
 
     def untouched(self, status: Status) -> Result:
         """The result of a run that did not begin."""
@@ -152,19 +162,28 @@ class Driver:
             lower_residual=float(known.lower_residual),
             linear_residual=number(known.linear_residual),
             history=self.snapshot.history,
-            counts=self.snapshot.counts + self.wasted + jax.tree.map(int, known.counts),
+            counts=self.snapshot.counts + self.wasted + self._counted(known.counts),
             seconds=Seconds(self.compile_seconds, self.run_seconds),
             state=self.snapshot,
             hypergradient_error=number(known.hypergradient_error),
             active_set_margin=float(known.active_set_margin),
             guaranteed=known.guaranteed,
+            certificate_rows=int(known.rows),
+            standard_error=float(known.standard_error),
         )
+
+    def _counted(self, counts: Counts) -> Counts:
+        """As Python integers, which do not overflow. Solvers on batches know their rows; others look at all."""
+        calls: Counts = jax.tree.map(int, counts)
+        return calls if isinstance(self.solver, OnBatches) else self.problem.with_rows(calls)
 
     def _certify(self) -> tuple[PyTree, Certificate]:
         """The certificate of the present x, with its counts, and the state it refined. The step it takes is that of
         the compiled chunk. Its calls are those of the run only where the run goes on from it: a run that is resumed
         counts as if it had never stopped.
         """
+        if isinstance(self.solver, OnBatches) and self.solver.certificate_rows is not None:
+            return self._estimate(self.problem.data)
         start = time.perf_counter()
         before = self.solver.recheck(self.snapshot.state)
         done = self._chunk(1, MOST_CALLS, before)
@@ -174,6 +193,14 @@ class Driver:
         self.run_seconds += time.perf_counter() - start
         self.certificate = certificate
         return done.state, certificate
+
+    def _estimate(self, rows: Rows) -> tuple[PyTree, Certificate]:
+        """The certificate from some rows, or from all in blocks that come from the host."""
+        start, solver = time.perf_counter(), self.solver
+        assert isinstance(solver, OnBatches)
+        self.certificate = estimated(self.problem, rows, solver, self.snapshot.state)
+        self.run_seconds += time.perf_counter() - start
+        return self.snapshot.state, self.certificate
 
     def guarantees(self) -> bool:
         return self.bounds is not None and self.solver.looks_ahead
@@ -193,8 +220,7 @@ class Driver:
         return on_host(done)
 
     def _row(self, info: Info) -> dict[str, Any]:
-        state = self.snapshot.state
-        upper, penalty = map(float, _objective(self.problem, state.x, state.y))
+        upper, penalty = self.objective(self.snapshot.state.y)
         return {
             "step": self.snapshot.step,
             "objective": upper + penalty,
@@ -245,7 +271,7 @@ def feasible(problem: Problem, x0: PyTree) -> Bool[Array, ""]:
 
 
 @_compile.jit
-def _objective(problem: Problem, x: PyTree, y: PyTree) -> tuple[Array, Array]:
+def objective_of(problem: Problem, x: PyTree, y: PyTree) -> tuple[Array, Array]:
     return problem.value_upper(x, y), problem.regularizer.value(x)
 
 

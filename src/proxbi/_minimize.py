@@ -9,6 +9,7 @@ limits act soon; where the cuts are changes no number.
 import warnings
 from collections.abc import Sequence
 from contextlib import ExitStack
+from dataclasses import replace
 from os import PathLike, fspath
 from pathlib import Path
 from typing import Any
@@ -18,12 +19,14 @@ from jaxtyping import PRNGKeyArray, PyTree
 
 from proxbi import _check, checkpoint
 from proxbi._driver import Driver, feasible, goal_of, interruptible
+from proxbi._estimate import require_rows_for
+from proxbi._streamed import Streamed, on_sample, rows_flow
 from proxbi._validate import checked
 from proxbi.callbacks import AnyCallback, Callback, Progress, Run
 from proxbi.certificate import Bounds
-from proxbi.problem import Counts, Problem
-from proxbi.result import Result, Snapshot, SolveError, Status
-from proxbi.solvers import AdaptiveProxBiO, Solver
+from proxbi.problem import Counts, Problem, in_blocks
+from proxbi.result import Result, Seconds, Snapshot, SolveError, Status
+from proxbi.solvers import BLOCK, AdaptiveProxBiO, OnBatches, Solver
 
 
 def minimize(
@@ -36,12 +39,13 @@ def minimize(
     tol: float | None = None,
     rtol: float | None = None,
     bounds: Bounds | None = None,
-    every: int = 10,
+    every: int | None = None,
     callbacks: Sequence[AnyCallback] = (),
     progress: bool = False,
     resume: Result | Snapshot | str | PathLike[str] | None = None,
     throw: bool = True,
     key: PRNGKeyArray | None = None,
+    polish: bool = False,
 ) -> Result:
     """Minimise f(x, y*(x)) + h(x) over x.
 
@@ -59,7 +63,8 @@ def minimize(
       neither a solver nor `tol` is given.
     - `bounds`: constants of the problem, for guaranteed bounds instead of estimates in the result.
     - `every`: the length of a chunk: metrics, callbacks and stopping tests happen every so many steps (and after the
-      first one, where the default solver looks at x0, or `rtol` refers to it).
+      first one, where the default solver looks at x0, or `rtol` refers to it). By default 10, and 100 for solvers on
+      batches.
     - `callbacks`: see `proxbi.callbacks`.
     - `progress`: True shows a progress bar on the terminal.
     - `resume`: a `Result`, its `.state`, or a checkpoint file or folder to go on from. A folder without checkpoints
@@ -68,6 +73,8 @@ def minimize(
     - `throw`: raise `SolveError` where the run broke down before it found a point better than x0, and warn where it
       broke down later and returns the best point. False does neither: the last finite iterate and the status come back.
     - `key`: for stochastic solvers; step k gets `fold_in(key, k)`.
+    - `polish`: after a solver on batches, go on with the default solver on all rows, from the point it found, for as
+      many steps and with the same tolerances.
 
     Ctrl-C stops within about a second of the current step and returns what was reached; a second one raises.
 
@@ -81,22 +88,34 @@ def minimize(
     [1.5 1.5] CONVERGED
     """
     _check.positive_int("steps", steps)
-    _check.positive_int("every", every)
     x0, y0 = _starts(problem, x0, y0, resume)
     if bounds is not None and not isinstance(bounds, Bounds):
         raise TypeError(f"bounds must be a proxbi Bounds such as Bounds(mu=0.1, cross=1.0), got {bounds!r}.")
     default = solver is None
     solver = AdaptiveProxBiO() if solver is None else solver
     callbacks = _with_bar(callbacks, progress)
+    given, streamed = problem, rows_flow(problem)
+    if polish:
+        _require_polish(solver, streamed)
+    problem = on_sample(problem, solver) if streamed else problem
     problem, x0, y0, first = checked(problem, solver, x0, y0)
+    every = solver.reports_every if every is None else every
+    _check.positive_int("every", every)
+    if isinstance(solver, OnBatches):
+        require_rows_for(problem, solver, x0)
     goal = goal_of(tol, rtol, default, jax.tree.leaves(x0)[0].dtype)
-    snapshot = _first_snapshot(problem, solver, first, resume)
-    loop = Driver(problem, solver, jax.random.key(0) if key is None else key, snapshot, goal, bounds)
+    described = given if streamed else problem
+    snapshot = _first_snapshot(described, solver, first, resume)
+    key = jax.random.key(0) if key is None else key
+    loop: Driver = Driver(problem, solver, key, snapshot, goal, bounds)
+    if streamed:
+        loop = Streamed(problem, given.data, solver, key, snapshot, goal, bounds)
     if snapshot.step == 0 and solver.looks_ahead and not feasible(problem, x0):
         return _returned(loop.untouched(Status.INFEASIBLE_START), throw)
 
     with interruptible() as interrupted, ExitStack() as stack:
-        _open_callbacks(callbacks, Run(problem, solver, steps, snapshot.step), stack, loop)
+        stack.callback(loop.close)
+        _open_callbacks(callbacks, Run(described, solver, steps, snapshot.step), stack, loop)
         loop.compile()
         status: Status | None = None
         while status is None and loop.snapshot.step < steps:
@@ -109,7 +128,31 @@ def minimize(
             if status is None and loop.near():
                 status = loop.settle()
         result = loop.result(status or Status.STEPS)
+    if polish and not result.status.failed and result.status is not Status.INTERRUPTED:
+        result = _polished(problem, result, steps, tol, rtol, bounds)
     return _returned(result, throw)
+
+
+def _require_polish(solver: Solver, streamed: bool) -> None:
+    if not isinstance(solver, OnBatches):
+        raise ValueError(f"polish is for solvers on batches, and {type(solver).__name__} looks at all rows already.")
+    if streamed:
+        raise ValueError("polish needs all rows on the device, and those of data are on the host.")
+
+
+def _polished(
+    problem: Problem, found: Result, steps: int, tol: float | None, rtol: float | None, bounds: Bounds | None
+) -> Result:
+    """The default solver on all rows from where `found` is, with the history and the counts of both."""
+    whole = in_blocks(problem, BLOCK)
+    better = minimize(whole, found.x, found.y, steps=steps, tol=tol, rtol=rtol, bounds=bounds, throw=False)
+    before = found.steps
+    return replace(
+        better,
+        history=found.history + [row | {"step": before + row["step"]} for row in better.history],
+        counts=found.counts + better.counts,
+        seconds=Seconds(*(a + b for a, b in zip(found.seconds, better.seconds, strict=True))),
+    )
 
 
 def _returned(result: Result, throw: bool) -> Result:

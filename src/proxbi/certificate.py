@@ -116,6 +116,10 @@ class Certificate(NamedTuple):
     """How far z = y - s g_y, at which the prox of the lower regularizer is taken, is from the next change of the active
     set, relative to |z|, with s the inverse of the largest curvature: all that is said here holds on this side of it.
     Infinite without a lower regularizer; NaN where it is not known."""
+    rows: int = 0
+    """Rows of each level that an estimate is made from; 0 where all were looked at, or there are none."""
+    standard_error: Scalar | float = 0.0
+    """Of |d + s|, for an estimate from some of the rows; the stationarity is two of these above it."""
 
 
 def certify(

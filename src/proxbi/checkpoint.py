@@ -27,6 +27,7 @@ from safetensors.numpy import save as to_safetensors
 
 from proxbi.problem import Counts, Problem
 from proxbi.result import Snapshot
+from proxbi.rows import RowError, RowSource
 from proxbi.solvers import Solver
 
 FORMAT = "proxbi-checkpoint-1"
@@ -208,6 +209,9 @@ def _describe(thing: Any, seen: tuple[Any, ...] = ()) -> Iterator[str]:
         array = np.asarray(thing)
         content = np.ascontiguousarray(array).reshape(-1).view(np.uint8)
         yield f"{array.dtype}{array.shape}{hashlib.sha256(content.data).hexdigest()}"
+    elif isinstance(thing, RowSource):
+        yield type(thing).__qualname__
+        yield from _describe(_described(thing), inside)
     elif isinstance(thing, CodeType):
         yield f"{thing.co_name}{thing.co_code.hex()}{thing.co_names}{thing.co_varnames}"
         for constant in thing.co_consts:
@@ -236,6 +240,13 @@ def _describe(thing: Any, seen: tuple[Any, ...] = ()) -> Iterator[str]:
         yield type(thing).__qualname__
         for child in (structure, *children):
             yield from _describe(child, inside)
+
+
+def _described(source: RowSource) -> Any:
+    try:
+        return source.describe()
+    except RowError as error:
+        raise CheckpointError(f"data: {error}") from error
 
 
 def _names(code: CodeType) -> list[str]:

@@ -17,6 +17,7 @@ from jaxtyping import PyTree
 
 from proxbi._tree import Scalar
 from proxbi.regularizers import Regularizer, Zero
+from proxbi.rows import Batch, Rows, mean_over_blocks
 
 _OBJECTIVE = "a function of (x, y, data), or of (x, y), that returns a scalar"
 _LOWER_REGULARIZER = "a proxbi Regularizer such as L1(0.1), or a function of x, or of (x, data), that returns one"
@@ -38,6 +39,9 @@ class Counts(eqx.Module):
     value_upper: Any = 0
     value_lower: Any = 0
     grad_lower_x: Any = 0
+    rows: Any = 0
+    """Derivatives of single rows: a gradient, Hessian product or cross product of a batch counts with its rows. It
+    stays 0 where data do not come in `Rows`, and is no part of the total."""
 
     def __add__(self, other: "Counts") -> "Counts":
         return jax.tree.map(operator.add, self, other)
@@ -45,7 +49,7 @@ class Counts(eqx.Module):
     @property
     def total(self) -> Any:
         """All calls of all kinds."""
-        return sum(jax.tree.leaves(self))
+        return sum(count for name, count in vars(self).items() if name != "rows")
 
     def as_dict(self) -> dict[str, int]:
         """The counts by name, as Python integers."""
@@ -61,7 +65,8 @@ class Problem(eqx.Module):
     - `lower`: g, a function `lower(x, y, data) -> scalar` (or `lower(x, y)`), strongly convex in y.
     - `regularizer`: h, any of `proxbi.regularizers`; by default h = 0.
     - `data`: a pytree of arrays that is handed to both functions. Give large arrays here and not by closing over them:
-      an array in a closure becomes a constant of the compiled program.
+      an array in a closure becomes a constant of the compiled program. With `Rows(upper=..., lower=...)` each function
+      gets a `Batch` of its own rows: all of them, or those that a stochastic solver drew.
     - `lower_regularizer`: r, a convex one of `proxbi.regularizers`, or a function of x (or of x and data) that returns
       one: `lambda x: L1(jnp.exp(x))` is a Lasso with a penalty for each coefficient. By default r = 0.
 
@@ -96,9 +101,29 @@ class Problem(eqx.Module):
         """Whether r depends on x."""
         return self.lower_regularizer is not None and not isinstance(self.lower_regularizer, Regularizer)
 
+    @property
+    def upper_data(self) -> PyTree:
+        """What upper is called with."""
+        return self.data.level("upper") if isinstance(self.data, Rows) else self.data
+
+    @property
+    def lower_data(self) -> PyTree:
+        """What lower is called with."""
+        return self.data.level("lower") if isinstance(self.data, Rows) else self.data
+
+    def row_numbers(self) -> tuple[int, int]:
+        """How many rows upper and lower are means over; 0 where data do not come in `Rows`."""
+        return (len(self.upper_data), len(self.lower_data)) if isinstance(self.data, Rows) else (0, 0)
+
+    def with_rows(self, counts: "Counts") -> "Counts":
+        """`counts` of calls that were made on all rows, with their rows."""
+        upper, lower = self.row_numbers()
+        calls = counts.grad_lower + counts.hvp + counts.cross + counts.grad_lower_x
+        return eqx.tree_at(lambda c: c.rows, counts, counts.grad_upper * upper + calls * lower)
+
     def lower_regularizer_at(self, x: PyTree) -> Regularizer:
         """r_x."""
-        r = self.lower_regularizer(x, self.data) if self.lower_moves else self.lower_regularizer
+        r = self.lower_regularizer(x, self.lower_data) if self.lower_moves else self.lower_regularizer
         return Zero() if r is None else _convex(r)
 
     def lower_prox(self, x: PyTree, y: PyTree, step: Any) -> PyTree:
@@ -111,40 +136,40 @@ class Problem(eqx.Module):
 
     def value_upper(self, x: PyTree, y: PyTree) -> Scalar:
         """f(x, y)."""
-        return self.upper(x, y, self.data)
+        return self.upper(x, y, self.upper_data)
 
     def value_lower(self, x: PyTree, y: PyTree) -> Scalar:
         """g(x, y)."""
-        return self.lower(x, y, self.data)
+        return self.lower(x, y, self.lower_data)
 
     def grad_upper(self, x: PyTree, y: PyTree) -> tuple[PyTree, PyTree]:
         """The pair (f_x, f_y) at (x, y)."""
-        return jax.grad(self.upper, argnums=(0, 1))(x, y, self.data)
+        return jax.grad(self.upper, argnums=(0, 1))(x, y, self.upper_data)
 
     def value_and_grad_upper(self, x: PyTree, y: PyTree) -> tuple[Scalar, tuple[PyTree, PyTree]]:
         """f and (f_x, f_y) at (x, y): the value comes with the gradient, for which it has to be computed anyway."""
         if type(self).grad_upper is not Problem.grad_upper:  # a structured problem, with a gradient of its own
             return self.value_upper(x, y), self.grad_upper(x, y)
-        return jax.value_and_grad(self.upper, argnums=(0, 1))(x, y, self.data)
+        return jax.value_and_grad(self.upper, argnums=(0, 1))(x, y, self.upper_data)
 
     def grad_lower(self, x: PyTree, y: PyTree) -> PyTree:
         """g_y at (x, y)."""
-        return jax.grad(self.lower, argnums=1)(x, y, self.data)
+        return jax.grad(self.lower, argnums=1)(x, y, self.lower_data)
 
     def value_and_grad_lower(self, x: PyTree, y: PyTree) -> tuple[Scalar, PyTree]:
         """g and g_y at (x, y): one call, as the value comes with the gradient."""
         if type(self).grad_lower is not Problem.grad_lower:  # a structured problem, with a gradient of its own
             return self.value_lower(x, y), self.grad_lower(x, y)
-        return jax.value_and_grad(self.lower, argnums=1)(x, y, self.data)
+        return jax.value_and_grad(self.lower, argnums=1)(x, y, self.lower_data)
 
     def grad_lower_x(self, x: PyTree, y: PyTree) -> PyTree:
         """g_x at (x, y)."""
-        return jax.grad(self.lower, argnums=0)(x, y, self.data)
+        return jax.grad(self.lower, argnums=0)(x, y, self.lower_data)
 
     def hvp(self, x: PyTree, y: PyTree) -> Callable[[PyTree], PyTree]:
         """The map v -> g_yy v at (x, y), linearised once to be applied many times."""
         # jvp of the gradient: forward over reverse needs less memory than reverse over reverse.
-        return jax.linearize(lambda at: jax.grad(self.lower, argnums=1)(x, at, self.data), y)[1]
+        return jax.linearize(lambda at: jax.grad(self.lower, argnums=1)(x, at, self.lower_data), y)[1]
 
     def preconditioner(self, x: PyTree, y: PyTree) -> Callable[[PyTree], PyTree] | None:
         """The map r -> M r with M close to the inverse of g_yy at (x, y), symmetric and positive definite.
@@ -158,7 +183,61 @@ class Problem(eqx.Module):
         """The map v -> g_xy v at (x, y), from y-vectors to x-vectors."""
         # g_xy v is the derivative of g_x(x, .) along v, by the symmetry of second derivatives: again a jvp of a
         # gradient.
-        return jax.linearize(lambda at: jax.grad(self.lower, argnums=0)(x, at, self.data), y)[1]
+        return jax.linearize(lambda at: jax.grad(self.lower, argnums=0)(x, at, self.lower_data), y)[1]
+
+
+class InBlocks(Problem):
+    """A problem on `Rows` whose oracles go through all rows in blocks: the same numbers up to rounding, in the memory
+    of one block. Made by `in_blocks`.
+    """
+
+    block: int = eqx.field(static=True, default=4096, kw_only=True)
+
+    def value_upper(self, x: PyTree, y: PyTree) -> Scalar:
+        return self._upper(lambda part: part.value_upper(x, y))
+
+    def value_lower(self, x: PyTree, y: PyTree) -> Scalar:
+        return self._lower(lambda part: part.value_lower(x, y))
+
+    def grad_upper(self, x: PyTree, y: PyTree) -> tuple[PyTree, PyTree]:
+        return self._upper(lambda part: part.grad_upper(x, y))
+
+    def grad_lower(self, x: PyTree, y: PyTree) -> PyTree:
+        return self._lower(lambda part: part.grad_lower(x, y))
+
+    def grad_lower_x(self, x: PyTree, y: PyTree) -> PyTree:
+        return self._lower(lambda part: part.grad_lower_x(x, y))
+
+    def hvp(self, x: PyTree, y: PyTree) -> Callable[[PyTree], PyTree]:
+        return lambda v: self._lower(lambda part: part.hvp(x, y)(v))
+
+    def cross(self, x: PyTree, y: PyTree) -> Callable[[PyTree], PyTree]:
+        return lambda v: self._lower(lambda part: part.cross(x, y)(v))
+
+    def _upper(self, oracle: Callable[[Problem], Any]) -> Any:
+        return mean_over_blocks(lambda rows: oracle(self._part("upper", rows)), self.upper_data, self.block)
+
+    def _lower(self, oracle: Callable[[Problem], Any]) -> Any:
+        return mean_over_blocks(lambda rows: oracle(self._part("lower", rows)), self.lower_data, self.block)
+
+    def _part(self, level: str, rows: Batch) -> Problem:
+        data = self.data.having(**{level: rows})
+        return Problem(self.upper, self.lower, self.regularizer, data, lower_regularizer=self.lower_regularizer)
+
+
+def on_batches(problem: Problem, **levels: Batch) -> Problem:
+    """The problem with batches in the place of `upper`, `lower`, or both."""
+    return eqx.tree_at(lambda p: p.data, problem, problem.data.having(**levels))
+
+
+def in_blocks(problem: Problem, block: int) -> Problem:
+    """The problem with oracles that go through its rows `block` by `block`; as it is where it does not come in rows,
+    where one block is all, or where its class has oracles of its own.
+    """
+    if type(problem) is not Problem or max(problem.row_numbers()) <= block:
+        return problem
+    parts = problem.upper, problem.lower, problem.regularizer, problem.data
+    return InBlocks(*parts, lower_regularizer=problem.lower_regularizer, block=block)
 
 
 @jax.custom_vjp

@@ -138,6 +138,10 @@ class Result:
     size of y - s g_y. The certificate holds on this side of it; where it is 0, y* has a kink."""
     guaranteed: bool = False
     """Whether these two are bounds, from the constants given as `bounds`, or estimates."""
+    certificate_rows: int = 0
+    """Rows of each level that `stationarity` is an estimate from; 0 where all were looked at, or there are none."""
+    standard_error: float = 0.0
+    """Of that estimate; `stationarity` is two of these above it."""
 
     @property
     def converged(self) -> bool:
@@ -163,10 +167,13 @@ class Result:
     def __str__(self) -> str:
         adjoint = "" if self.linear_residual is None else f", adjoint residual {self.linear_residual:.1e}"
         kind = "at most " if self.guaranteed else ""
+        some = f" (estimate from {self.certificate_rows} rows)" if self.certificate_rows else ""
+        rows = f"{self.counts.rows} row derivatives, " if self.counts.rows else ""
         return (
-            f"{self.status.name} after {self.state.step} steps: stationarity {kind}{self.stationarity:.1e}, "
+            f"{self.status.name} after {self.state.step} steps: stationarity {kind}{self.stationarity:.1e}{some}, "
             f"objective {self.objective:.6g}, "
             f"lower residual {self.lower_residual:.1e}{adjoint}; {self.counts.total} oracle calls, "
+            f"{rows}"
             f"{self.seconds.run:.2f} s (+ {self.seconds.compile:.2f} s compiling). {self.status.value}"
         )
 

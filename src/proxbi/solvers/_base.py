@@ -71,6 +71,11 @@ class Solver(Module):
         """Whether the stationarity that a step reports is that of the x it leaves, known without a further step."""
         return False
 
+    @property
+    def reports_every(self) -> int:
+        """Steps between two rows of the history, where `minimize` is not told."""
+        return 10
+
     @abstractmethod
     def init(self, problem: Problem, x: Any, y: Any) -> Any:
         """The state before the first step: a pytree with fields `x` and `y`, and what the next step needs."""

@@ -1,0 +1,332 @@
+r"""What all solvers on batches share: how rows are drawn, how a step in y, v and x is made of estimates, and what is
+said about the end of a run.
+
+The single loop moves y, v and x at once, each along an estimate of its own equation:
+
+    y+ = y - a D_y,     D_y ~ g_y                    (the lower level)
+    v+ = v - a D_v,     D_v ~ g_yy v - f_y           (the adjoint equation)
+    x+ = prox_{b h}(x - b D_x),   D_x ~ f_x - g_xy v
+
+All three are made of five means over rows, `Pieces`: three of lower rows and two of upper ones. Solvers differ in how
+they estimate these. The prox leaves s = (x - b D_x - x+) / b in dh(x+).
+"""
+
+from abc import abstractmethod
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple
+
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+from jaxtyping import Array, Int, PRNGKeyArray, PyTree
+
+from proxbi import _check, _tree
+from proxbi._tree import Scalar
+from proxbi.certificate import Bounds, Certificate, Known, of_evaluation
+from proxbi.hypergradient import Evaluation, Implicit, Outcome
+from proxbi.hypergradient._controlled import ratio
+from proxbi.lower import require_smooth
+from proxbi.problem import Counts, Problem, in_blocks, on_batches
+from proxbi.rows import ArrayRows, Rows, Sampling, seed_of
+from proxbi.rows._batches import LEVELS, Level
+from proxbi.solvers._base import Info, Solver
+from proxbi.solvers.stochastic import _scale
+
+if TYPE_CHECKING:
+    import optax
+
+BLOCK = 4096  # rows that are looked at together where all are: a few MB of scores and activations
+_BATCH = 64  # rows, where none are given; fewer keep a core no busier
+_ROUGH, _FINE = 0.1, 1e-3  # accuracies of the two hypergradients that a certificate compares
+_LEVEL_SEEDS: dict[Level, int] = {"upper": 0, "lower": 0x5BD1E995}  # so that both levels have orders of their own
+
+
+class Draws(NamedTuple):
+    """Where a run is in its sequence of batches."""
+
+    number: Int[Array, ""]
+    """Batches drawn so far."""
+    seed: Array
+    """Of all of them; taken from the key of the first step."""
+
+    @classmethod
+    def first(cls) -> "Draws":
+        return cls(jnp.int32(0), jnp.zeros(2, jnp.uint32))
+
+    def begun(self, key: PRNGKeyArray) -> "Draws":
+        """With the seed of this run."""
+        return self._replace(seed=jnp.where(self.number == 0, seed_of(key), self.seed))
+
+    def next(self) -> "Draws":
+        return self._replace(number=self.number + 1)
+
+
+class Owed(NamedTuple):
+    """Calls that were made before the first step, which counts them."""
+
+    counts: Counts
+
+    def paid(self) -> "Owed":
+        return Owed(jax.tree.map(jnp.zeros_like, self.counts))
+
+
+class OnBatches(Solver):
+    """A solver that draws a batch of rows of each level in each step. On a problem without `Rows` the batch is all
+    there is.
+    """
+
+    batch: int | None = eqx.field(static=True, default=None, kw_only=True)
+    """Rows in a batch of each level; None: 64, or all of a level that has fewer."""
+    sampling: Literal["epochs", "replacement"] = eqx.field(static=True, default="epochs", kw_only=True)
+    certificate_rows: int | None = eqx.field(static=True, default=None, kw_only=True)
+    """None: the certificate solves the lower level on all rows. A number: it takes y and v as they are and looks at so
+    many rows of each level, with a standard error where that is not all; for lower levels that are not convex."""
+
+    def __check_init__(self) -> None:
+        for name in ("batch", "certificate_rows"):
+            if getattr(self, name) is not None:
+                _check.positive_int(name, getattr(self, name))
+        if self.sampling not in ("epochs", "replacement"):
+            raise ValueError(f'sampling must be "epochs" or "replacement", got {self.sampling!r}.')
+
+    @property
+    def caution(self) -> float:
+        """The part of the steps derived in `_scale.py` that this solver takes, of y, v and x alike."""
+        return 1.0
+
+    @property
+    def reads_all_rows(self) -> bool:
+        """Whether steps need rows beyond their batch, so that rows must be on the device."""
+        return False
+
+    @property
+    def reports_every(self) -> int:
+        return 100  # an objective on all rows takes as long as many steps
+
+    def rows_of(self, data: Rows, level: Level) -> Sampling:
+        """How batches of a level are drawn."""
+        count = len(getattr(data, level))
+        if self.batch is not None and self.batch > count:
+            raise ValueError(f"batch is {self.batch} rows, but {level} has only {count}.")
+        return Sampling(self.batch or min(_BATCH, count), count, self.sampling)
+
+    def index(self, data: Rows, level: Level, draws: Draws) -> Int[Array, " batch"]:
+        """The rows of the present batch."""
+        return self.rows_of(data, level).index(self.level_seed(level, draws.seed), draws.number)
+
+    def level_seed(self, level: Level, seed: Array) -> Array:
+        """The seed that batches of a level are drawn by."""
+        return seed ^ jnp.uint32(_LEVEL_SEEDS[level])
+
+    def drawn(self, problem: Problem, draws: Draws) -> Problem:
+        """The problem on the present batch."""
+        data = problem.data
+        if not isinstance(data, Rows):
+            return problem
+        on_device = [level for level in LEVELS if isinstance(getattr(data, level), ArrayRows)]
+        return on_batches(problem, **{level: data.batch(level, self.index(data, level, draws)) for level in on_device})
+
+
+class Judged(NamedTuple):
+    """What means over rows say about a point."""
+
+    slope: PyTree
+    """d + s."""
+    lower_residual: Scalar
+    linear_residual: Scalar | None
+
+
+class Linear(OnBatches):
+    """A solver whose hypergradient is linear in means over rows, which can so be added up block by block."""
+
+    @abstractmethod
+    def lower_means(self, problem: Problem, state: Any) -> PyTree:
+        """Means over the lower rows of `problem` at the point of `state`."""
+
+    @abstractmethod
+    def upper_means(self, problem: Problem, state: Any) -> PyTree:
+        """Means over its upper rows."""
+
+    @abstractmethod
+    def judged(self, state: Any, lower: PyTree, upper: PyTree) -> Judged:
+        """What both say about the point."""
+
+    @property
+    @abstractmethod
+    def calls(self) -> Counts:
+        """What both cost."""
+
+
+class Pieces(NamedTuple):
+    """The five means that a step is made of."""
+
+    lower: tuple[PyTree, PyTree, PyTree]
+    """g_y, g_yy v and g_xy v."""
+    upper: tuple[PyTree, PyTree]
+    """f_x and f_y."""
+
+
+CALLS = Counts(grad_lower=1, hvp=1, cross=1, grad_upper=1)  # of one `pieces`
+
+
+def pieces(problem: Problem, x: PyTree, y: PyTree, v: PyTree) -> Pieces:
+    """The five means over the rows of `problem`."""
+    return Pieces(_lower_pieces(problem, x, y, v), problem.grad_upper(x, y))
+
+
+def _lower_pieces(problem: Problem, x: PyTree, y: PyTree, v: PyTree) -> tuple[PyTree, PyTree, PyTree]:
+    return problem.grad_lower(x, y), problem.hvp(x, y)(v), problem.cross(x, y)(v)
+
+
+class LoopState(NamedTuple):
+    """The three variables, what estimates and optimizers remember, the steps, and where the sequence of batches is."""
+
+    x: PyTree
+    y: PyTree
+    v: PyTree
+    subgradient: PyTree
+    average: PyTree
+    """Of D_x."""
+    memory: PyTree
+    optimizer: PyTree
+    scale: _scale.Scale
+    draws: Draws
+    owed: Owed
+
+
+class SingleLoop(Linear):
+    """Subclasses estimate the five means: `remembered` makes what they remember, `estimate` the means."""
+
+    step_size: _check.Number = eqx.field(converter=_check.optional_float, default=None)
+    """b; None: learned at the start."""
+    lower_step_size: _check.Number = eqx.field(converter=_check.optional_float, default=None)
+    """a; None: learned at the start."""
+    damping: _check.Number = eqx.field(converter=_check.as_float, default=0.0, kw_only=True)
+    """Added to g_yy in the adjoint equation: for lower levels that are not strongly convex."""
+    half_life: _check.Number = eqx.field(converter=_check.optional_float, default=None, kw_only=True)
+    """Steps after which both step sizes have halved, as 1 / sqrt(1 + 3 t / half_life); None: never."""
+    optimizer: "optax.GradientTransformation | None" = eqx.field(static=True, default=None, kw_only=True)
+    """Of optax, for y; None: plain steps of `lower_step_size`."""
+
+    def __check_init__(self) -> None:
+        for name in ("step_size", "lower_step_size", "half_life"):
+            if getattr(self, name) is not None:
+                _check.positive(name, getattr(self, name))
+        _check.non_negative("damping", self.damping)
+
+    @property
+    def momentum(self) -> Any:
+        """The part of the last direction of x that the next one keeps."""
+        return 0.0
+
+    @abstractmethod
+    def remembered(self, problem: Problem, x: PyTree, y: PyTree, v: PyTree) -> PyTree:
+        """What the first estimate needs."""
+
+    @abstractmethod
+    def estimate(self, problem: Problem, state: LoopState, key: PRNGKeyArray) -> tuple[Pieces, PyTree, Counts]:
+        """The five means at the point of `state`, what to remember, and what it cost, rows included."""
+
+    def init(self, problem: Problem, x: PyTree, y: PyTree) -> LoopState:
+        require_smooth(problem, type(self).__name__, "the default solver")
+        scale, counts = _scale.learned(self, problem, x, y)
+        v = _tree.zeros_like(y)
+        optimizer = None if self.optimizer is None else self.optimizer.init(y)
+        memory, zero = self.remembered(problem, x, y, v), _tree.zeros_like(x)
+        return LoopState(x, y, v, zero, zero, memory, optimizer, scale, Draws.first(), Owed(counts))
+
+    def step(self, problem: Problem, state: LoopState, key: PRNGKeyArray) -> tuple[LoopState, Info]:
+        state = state._replace(draws=state.draws.begun(key))
+        found, memory, counts = self.estimate(problem, state, key)
+        (g_y, product, cross), (f_x, f_y) = found
+        adjoint = _tree.axpy(self.damping, state.v, _tree.subtract(product, f_y))
+        direction = self._averaged(state, _tree.subtract(f_x, cross))
+        rates = self._rates(state).within(_tree.norm(direction))
+        forward = _tree.axpy(-rates.outer, direction, state.x)
+        x = problem.regularizer.prox(forward, rates.outer)
+        y, optimizer = self._lower_step(state, g_y, rates.lower)
+        moved = state._replace(
+            x=x,
+            y=y,
+            v=_tree.axpy(-rates.adjoint, adjoint, state.v),
+            subgradient=_tree.scale(1 / rates.outer, _tree.subtract(forward, x)),
+            average=direction,
+            memory=memory,
+            optimizer=optimizer,
+            draws=state.draws.next(),
+            owed=state.owed.paid(),
+        )
+        info = Info(
+            stationarity=_tree.norm(_tree.axpy(1, state.subgradient, direction)),
+            lower_residual=_tree.norm(g_y),
+            linear=None,
+            counts=jax.tree.map(jnp.int32, counts + state.owed.counts + Counts(prox=1)),
+        )
+        return moved, info
+
+    def certificate(
+        self, problem: Problem, before: Any, after: Any, info: Info, bounds: Bounds | None = None
+    ) -> Certificate:
+        """Without rows, what a step says. With rows, the hypergradient on all of them, with its error under control."""
+        if not isinstance(problem.data, Rows):
+            return super().certificate(problem, before, after, info, bounds)
+        return _on_all_rows(problem, before)
+
+    def lower_means(self, problem: Problem, state: LoopState) -> PyTree:
+        return _lower_pieces(problem, state.x, state.y, state.v)
+
+    def upper_means(self, problem: Problem, state: LoopState) -> PyTree:
+        return problem.grad_upper(state.x, state.y)
+
+    @property
+    def calls(self) -> Counts:
+        return CALLS
+
+    def judged(self, state: LoopState, lower: PyTree, upper: PyTree) -> Judged:
+        (g_y, product, cross), (f_x, f_y) = lower, upper
+        slope = _tree.axpy(1, state.subgradient, _tree.subtract(f_x, cross))
+        adjoint = ratio(_tree.norm(_tree.subtract(product, f_y)), _tree.norm(f_y))
+        return Judged(slope, _tree.norm(g_y), adjoint)
+
+    def _averaged(self, state: LoopState, direction: PyTree) -> PyTree:
+        """The moving average of directions, which starts with the first one."""
+        keep = jnp.where(state.draws.number == 0, 0.0, self.momentum)
+        return _tree.axpy(keep, _tree.subtract(state.average, direction), direction)
+
+    def _rates(self, state: LoopState) -> _scale.Scale:
+        if self.half_life is None:
+            return state.scale
+        half_life = jnp.asarray(self.half_life, state.scale.outer.dtype)
+        faded = 1 / jnp.sqrt(1 + 3 * state.draws.number.astype(half_life.dtype) / half_life)  # a half at t = half_life
+        a, v, b, radius = state.scale
+        return _scale.Scale(faded * a, faded * v, faded * b, radius)
+
+    def _lower_step(self, state: LoopState, g_y: PyTree, rate: Scalar) -> tuple[PyTree, PyTree]:
+        if self.optimizer is None:
+            return _tree.axpy(-rate, g_y, state.y), None
+        updates, optimizer = self.optimizer.update(g_y, state.optimizer, state.y)
+        return jax.tree.map(lambda y, u: y + u.astype(y.dtype), state.y, updates), optimizer
+
+
+def _ends(scanned: tuple[Evaluation, Evaluation]) -> tuple[Evaluation, list[Evaluation]]:
+    """The last evaluation, and those before each."""
+    last, before = scanned
+    return last, [jax.tree.map(lambda leaf, k=k: leaf[k], before) for k in range(2)]
+
+
+def _on_all_rows(problem: Problem, state: Any) -> Certificate:
+    """Of two hypergradients on all rows, the second far more accurate than the first."""
+    whole, solve = in_blocks(problem, BLOCK), Implicit()
+    start = solve.init(whole, state.x, state.y)._replace(v=state.v)
+
+    def sharpened(last: Evaluation, accuracy: Scalar) -> tuple[Evaluation, Evaluation]:
+        found = solve(whole, state.x, last, state.subgradient, accuracy)
+        found = jax.tree.map(lambda new, old: new.astype(old.dtype), found, last)
+        return found, last
+
+    # One loop rather than two calls: the hypergradient is the larger part of the program, and is compiled once.
+    found, (_, rough) = _ends(jax.lax.scan(sharpened, start, jnp.asarray([_ROUGH, _FINE], start.error.dtype)))
+    length = jnp.maximum(_tree.norm(state.x), 1)
+    moved = state.draws.number > 0
+    known = Known(state.x, state.subgradient, moved, found.outcome <= Outcome.ROUGH, length, jnp.zeros_like(length))
+    certificate = of_evaluation(whole, known, rough, found, None)
+    return certificate._replace(counts=problem.with_rows(certificate.counts + rough.counts + found.counts))

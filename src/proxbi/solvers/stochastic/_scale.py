@@ -1,0 +1,178 @@
+r"""Step sizes from a few batches at the start, where none are given.
+
+**y and v.** A step along the gradient of a batch is stable up to 2 / L, L the largest curvature of that batch. Power
+iterations on g_yy of a few batches give the largest one met: a = 1 / L.
+
+**x.** Phi on those batches together has a curvature C, by power iterations on differences of its hypergradient. A step
+of 1 / C would be stable if y and v followed at once. They follow at the rate r = a m, with m the curvature that the
+adjoint equation meets, <v, g_yy v> / <v, v>. For small steps the three are close to
+
+    x' = -b C v,    v' = r (y - v),    y' = r (x - y),     with the characteristic polynomial  s (s + r)^2 + b C r^2,
+
+stable for b C < 2 r, and without oscillation up to b C = 4 r / 27. As C, from a few rows, is rather too large, and
+where it acts alone some oscillation does no harm, b = r / (2 C). Beyond the way that C was measured on nothing is known
+about it: no step of x is longer.
+
+**Entries of x for each row.** If each row has an entry of its own, the curvature of Phi on n of N rows is N / n times
+that on all rows, as each row's weight in the mean is: b is multiplied by N / n.
+"""
+
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+from jaxtyping import PyTree
+
+from proxbi import _tree
+from proxbi._tree import Scalar
+from proxbi.hypergradient import AID
+from proxbi.linear import CG
+from proxbi.lower import AcceleratedGradient
+from proxbi.problem import Counts, Problem, on_batches
+from proxbi.rows import ArrayRows, Batch, Rows, Sampling
+
+if TYPE_CHECKING:
+    from proxbi.solvers.stochastic._base import OnBatches
+
+BATCHES = 8  # that the curvature is learned from
+_POWERS = 10  # iterations: the largest eigenvalue to some percent, where the next one is half of it
+_OUTER_POWERS = 3  # each takes a lower solve
+_CALM = 0.5  # b C / r, as derived above
+_PROBE = 0.1  # length of the way along which C is measured, relative to that of x, or of a vector of ones
+_SOLVE = 1e-3  # accuracy of y and v there
+_MOST = 200  # gradients, and products
+_SEED = 0xB5297A4D  # of the batches looked at: they are the same in all runs, which may be resumed
+
+
+class Scale(NamedTuple):
+    """Step sizes of y, v and x."""
+
+    lower: Scalar
+    adjoint: Scalar
+    outer: Scalar
+    radius: Scalar
+    """The longest step of x; infinite where the step size was given."""
+
+    def within(self, slope: Scalar) -> "Scale":
+        """With a step along a direction of this length that is no longer than the radius."""
+        far = self.outer * slope > self.radius
+        return self._replace(outer=jnp.where(far, self.radius / jnp.where(far, slope, 1), self.outer))
+
+
+def radius_at(x: PyTree) -> Scalar:
+    """How far from x the curvature is looked at."""
+    entries = sum(leaf.size for leaf in jax.tree.leaves(x))
+    return _PROBE * jnp.maximum(_tree.norm(x), entries**0.5)
+
+
+def learned(solver: "OnBatches", problem: Problem, x: PyTree, y: PyTree) -> tuple[Scale, Counts]:
+    """The steps that were given, and the others as derived above, with what that cost."""
+    given, dtype = solver, jax.tree.leaves(x)[0].dtype
+    lower, outer = getattr(given, "lower_step_size", None), getattr(given, "step_size", None)
+    counts = jax.tree.map(jnp.int32, Counts())
+    if lower is None or outer is None:
+        sample = sampled(solver, problem)
+        damping = jnp.asarray(getattr(given, "damping", 0.0), dtype)
+        curvature, cost = _lower_curvature(sample, x, y)
+        counts = counts + cost
+        lower = solver.caution / (curvature + damping) if lower is None else lower
+    radius = jnp.asarray(jnp.inf, dtype) if outer is not None else radius_at(x).astype(dtype)
+    if outer is None:
+        outer, cost = _outer_step(sample, x, y, jnp.asarray(lower, dtype))
+        outer, counts = solver.caution * outer * _spread(sample, x), counts + cost
+    lower = jnp.asarray(lower, dtype)
+    return Scale(lower, lower, jnp.asarray(outer, dtype), radius), jax.tree.map(jnp.int32, counts)
+
+
+def sampled(solver: "OnBatches", problem: Problem) -> Problem:
+    """The problem on `BATCHES` batches, the same in each call."""
+    data = problem.data
+    if not isinstance(data, Rows):
+        return problem
+    batches = {}
+    for level in ("upper", "lower"):
+        if isinstance(getattr(data, level), ArrayRows):
+            batches[level] = data.batch(level, sample_index(solver, data, level))
+    return on_batches(problem, **batches)
+
+
+def sample_index(solver: "OnBatches", data: Rows, level: Any) -> Any:
+    """The rows of `BATCHES` batches, or all where these are fewer."""
+    one = solver.rows_of(data, level)
+    many = Sampling(min(BATCHES * one.batch, one.rows), one.rows)
+    return many.index(jnp.full(2, _SEED, jnp.uint32), 0)
+
+
+def _lower_curvature(sample: Problem, x: PyTree, y: PyTree) -> tuple[Scalar, Counts]:
+    """The largest curvature of g in y on any of the batches."""
+    start = _random_like(y)
+
+    def largest(problem: Problem) -> Scalar:
+        product = problem.hvp(x, y)
+
+        def power(_: Any, at: tuple[PyTree, Scalar]) -> tuple[PyTree, Scalar]:
+            image = product(at[0])
+            size = _tree.norm(image)
+            return _tree.scale(1 / jnp.where(size > 0, size, 1), image), size
+
+        return jax.lax.fori_loop(0, _POWERS, power, (start, _tree.norm(start)))[1]
+
+    if not isinstance(sample.data, Rows):
+        return largest(sample), Counts(hvp=_POWERS)
+    rows = sample.lower_data
+    parts = min(BATCHES, len(rows))
+    cut: Batch = jax.tree.map(lambda leaf: leaf[: len(rows) // parts * parts].reshape(parts, -1, *leaf.shape[1:]), rows)
+    sizes = jax.lax.map(lambda part: largest(on_batches(sample, lower=part)), cut)
+    return jnp.max(sizes), Counts(hvp=_POWERS * parts, rows=_POWERS * (len(rows) // parts * parts))
+
+
+class _Probed(NamedTuple):
+    grad: PyTree
+    y: PyTree
+    v: PyTree
+    direction: PyTree
+    counts: Counts
+
+
+def _outer_step(sample: Problem, x: PyTree, y: PyTree, lower: Scalar) -> tuple[Scalar, Counts]:
+    """a m / (2 C)."""
+    hypergradient = AID(AcceleratedGradient(_SOLVE, _MOST), CG(_MOST, _SOLVE))
+    length = radius_at(x)
+
+    # Round 0 is at x, and its direction is d; those after it change d. One loop: a hypergradient takes long to compile.
+    def probe(number: Any, at: _Probed) -> _Probed:
+        size, first = _tree.norm(at.direction), number == 0
+        way = jnp.where(first, 0, length / jnp.where(size > 0, size, 1))
+        there = hypergradient(sample, _tree.axpy(way, at.direction, x), at.y, at.v)
+        change = _tree.scale(1 / length, _tree.subtract(there.grad, at.grad))
+        counts = at.counts + jax.tree.map(jnp.int32, there.counts)
+        begun = _Probed(there.grad, there.y, there.aux, there.grad, counts)
+        return _tree.where(first, begun, at._replace(direction=change, counts=counts))
+
+    v = _tree.zeros_like(y)
+    start = _Probed(_tree.zeros_like(x), y, v, _tree.zeros_like(x), jax.tree.map(jnp.int32, Counts()))
+    found = jax.lax.fori_loop(0, 1 + _OUTER_POWERS, probe, start)
+    curvature = _tree.norm(found.direction)
+    energy, size = _tree.dot(found.v, sample.hvp(x, found.y)(found.v)), _tree.dot(found.v, found.v)
+    follow = jnp.clip(lower * energy / jnp.where(size > 0, size, 1), 0, 1)
+    step = _CALM * follow / jnp.where(curvature > 0, curvature, 1)
+    return jnp.where(step > 0, step, lower), sample.with_rows(found.counts + Counts(hvp=1))
+
+
+def _spread(sample: Problem, x: PyTree) -> float:
+    """N / n where x has an entry for each lower row."""
+    return sample.lower_data.of / len(sample.lower_data) if entry_for_each_row(sample, x) else 1.0
+
+
+def entry_for_each_row(problem: Problem, x: PyTree) -> bool:
+    """Whether all of x are entries for lower rows."""
+    rows = problem.lower_data.of if isinstance(problem.data, Rows) else 0
+    return rows > 0 and all(leaf.ndim > 0 and leaf.shape[0] == rows for leaf in jax.tree.leaves(x))
+
+
+def _random_like(tree: PyTree) -> PyTree:
+    leaves, structure = jax.tree.flatten(tree)
+    keys = jax.random.split(jax.random.key(_SEED), len(leaves))
+    drawn = [jax.random.normal(key, leaf.shape, leaf.dtype) for key, leaf in zip(keys, leaves, strict=True)]
+    drawn_tree = jax.tree.unflatten(structure, drawn)
+    return _tree.scale(1 / _tree.norm(drawn_tree), drawn_tree)

@@ -1,0 +1,276 @@
+"""Solvers on batches: where they go, what they count, what they remember, and what they say at the end."""
+
+from collections import Counter
+from pathlib import Path
+from typing import Any
+
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+import numpy as np
+import optax
+import pytest
+
+from proxbi import (
+    AID,
+    L1,
+    Checkpoint,
+    GradientDescent,
+    Minibatch,
+    Neumann,
+    Problem,
+    ProxBiO,
+    ProxF2SA,
+    ProxSABA,
+    ProxSOBA,
+    ProxSRBA,
+    Rows,
+    Status,
+    Zero,
+    minimize,
+)
+from proxbi.solvers import OnBatches
+
+# f = mean |y - t_j|^2 / 2 and g = mean over rows of (y - x + s_i)' diag(a_i) (y - x + s_i) / 2: with A = mean a_i and
+# c = mean(a_i s_i) / A, y* = x - c and Phi = |x - c - mean t|^2 / 2 + const.
+ROWS = 96
+DRAW = np.random.default_rng(5)
+LOWER = {"a": DRAW.uniform(0.5, 1.5, (ROWS, 3)), "s": DRAW.normal(size=(ROWS, 3))}
+UPPER = {"t": DRAW.normal(size=(64, 3)) + np.array([2.0, -2.0, 0.05])}
+MIDDLE = np.mean(LOWER["a"] * LOWER["s"], axis=0) / np.mean(LOWER["a"], axis=0)
+MINIMUM = MIDDLE + np.mean(UPPER["t"], axis=0)
+START = jnp.zeros(3)
+BATCH = 16
+
+
+def upper(x: Any, y: Any, batch: Any) -> Any:
+    return jnp.mean(jnp.sum((y - batch["t"]) ** 2, axis=1)) / 2
+
+
+def lower(x: Any, y: Any, batch: Any) -> Any:
+    return jnp.mean(jnp.sum(batch["a"] * (y - x + batch["s"]) ** 2, axis=1)) / 2
+
+
+PROBLEM = Problem(upper, lower, L1(0.3), Rows(upper=UPPER, lower=LOWER))
+BEST = np.sign(MINIMUM) * np.maximum(np.abs(MINIMUM) - 0.3, 0)
+
+SOLVERS: dict[str, OnBatches] = {
+    "SOBA": ProxSOBA(0.05, 0.5, batch=BATCH, average=0.5),
+    "SABA": ProxSABA(0.05, 0.3, batch=BATCH),
+    "SRBA": ProxSRBA(0.05, 0.5, batch=BATCH, refresh=0.2),
+    "F2SA": ProxF2SA(0.05, 0.5, batch=BATCH, penalty=5.0, growth=0.1),
+    "minibatch": Minibatch(ProxBiO(AID(GradientDescent(0.5, 2), Neumann(0.5, 3)), 0.05), batch=BATCH),
+}
+
+
+def solve(solver: Any, steps: int, problem: Problem = PROBLEM, **options: Any) -> Any:
+    return minimize(problem, START, START, solver, steps=steps, **options)
+
+
+def same_bits(a: Any, b: Any) -> bool:
+    return all(
+        np.asarray(p).tobytes() == np.asarray(q).tobytes()
+        for p, q in zip(jax.tree.leaves(a), jax.tree.leaves(b), strict=True)
+    )
+
+
+# --- where they go ----------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("name", ["SABA", "SRBA"])
+def test_noise_that_vanishes_leads_to_the_minimiser(name: str) -> None:
+    result = solve(SOLVERS[name], 800)
+    np.testing.assert_allclose(result.x, BEST, atol=1e-8)
+    assert result.x[2] == 0 or abs(MINIMUM[2]) > 0.3  # the prox makes zeros
+    assert result.stationarity < 1e-6
+    assert result.certificate_rows == 0
+
+
+def test_noise_that_stays_keeps_soba_away() -> None:
+    """The control of the test above: it must be able to fail."""
+    x = solve(SOLVERS["SOBA"], 800).x
+    assert 1e-4 < np.linalg.norm(x - BEST) < 0.5
+
+
+@pytest.mark.slow
+def test_steps_that_fade_bring_soba_closer() -> None:
+    near = np.linalg.norm(solve(ProxSOBA(0.05, 0.5, batch=BATCH, half_life=100.0), 3000, every=1000).x - BEST)
+    assert near < 0.03
+
+
+@pytest.mark.slow
+def test_the_bias_of_f2sa_falls_with_the_penalty() -> None:
+    distances = []
+    for penalty in (1.0, 30.0):
+        solver = ProxF2SA(0.02, 0.5, batch=64, penalty=penalty, growth=0.0)
+        distances.append(np.linalg.norm(solve(solver, 1500, every=1500).x - BEST))
+    assert distances[1] < 0.3 * distances[0]
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("make", [ProxSRBA, ProxSABA])
+def test_steps_that_are_learned_converge(make: Any) -> None:
+    result = solve(make(batch=BATCH), 600, every=600)
+    np.testing.assert_allclose(result.x, BEST, atol=1e-5)
+
+
+@pytest.mark.slow
+def test_learned_steps_follow_the_units() -> None:
+    """g a hundred times larger: the steps of y and v are a hundred times shorter, that of x is the same."""
+
+    def scaled(x: Any, y: Any, batch: Any) -> Any:
+        return 100 * lower(x, y, batch)
+
+    def scale(problem: Problem) -> Any:
+        return jax.jit(lambda: ProxSOBA(batch=BATCH).init(problem, START, START).scale)()
+
+    plain, large = scale(PROBLEM), scale(eqx.tree_at(lambda p: p.lower, PROBLEM, jax.tree_util.Partial(scaled)))
+    np.testing.assert_allclose(large.lower * 100, plain.lower, rtol=1e-6)
+    np.testing.assert_allclose(large.outer, plain.outer, rtol=0.05)
+
+
+SGD = optax.sgd(0.05, momentum=0.9)
+
+
+@pytest.mark.slow
+def test_an_optimizer_of_optax_moves_y() -> None:
+    solver = ProxSOBA(0.02, 0.5, batch=64, optimizer=SGD, half_life=500.0)
+    np.testing.assert_allclose(solve(solver, 1500, every=1500).x, BEST, atol=0.1)
+
+
+# --- an entry of x for each row ---------------------------------------------------------------------------------------
+
+
+def weighted(x: Any, y: Any, batch: Any) -> Any:
+    return jnp.mean(jax.nn.sigmoid(x[batch.index])[:, None] * (y - batch["s"]) ** 2) + jnp.sum(y**2) / 20
+
+
+CLEANING = Problem(upper, weighted, Zero(), Rows(upper=UPPER, lower=LOWER))
+
+
+@pytest.mark.parametrize("name", ["SOBA", "F2SA"])
+def test_only_the_entries_of_the_batch_move(name: str) -> None:
+    solver = SOLVERS[name] if name != "SOBA" else ProxSOBA(0.05, 0.5, batch=BATCH, average=0.0)
+    x0, y0 = jnp.zeros(ROWS), jnp.ones(3)
+    key = jax.random.key(2)
+    step = jax.jit(lambda state: solver.step(CLEANING, state, key)[0])
+    before = step(jax.jit(solver.init)(CLEANING, x0, y0))  # the first step of SOBA has v = 0
+    state = step(before)
+    moved = np.flatnonzero(np.asarray(state.x) != np.asarray(before.x))
+    index = solver.index(CLEANING.data, "lower", before.draws)
+    assert set(moved) <= set(np.asarray(index).tolist())
+    assert len(moved) > 0
+
+
+# --- counts -----------------------------------------------------------------------------------------------------------
+
+SEEN: Counter[str] = Counter()
+
+
+class SpyProblem(Problem):
+    """Counts the rows that each oracle looks at."""
+
+    def grad_upper(self, x: Any, y: Any) -> Any:
+        SEEN["rows"] += len(self.upper_data)
+        return super().grad_upper(x, y)
+
+    def grad_lower(self, x: Any, y: Any) -> Any:
+        SEEN["rows"] += len(self.lower_data)
+        return super().grad_lower(x, y)
+
+    def grad_lower_x(self, x: Any, y: Any) -> Any:
+        SEEN["rows"] += len(self.lower_data)
+        return super().grad_lower_x(x, y)
+
+    def hvp(self, x: Any, y: Any) -> Any:
+        return self._counted(super().hvp(x, y))
+
+    def cross(self, x: Any, y: Any) -> Any:
+        return self._counted(super().cross(x, y))
+
+    def _counted(self, product: Any) -> Any:
+        def call(v: Any) -> Any:
+            SEEN["rows"] += len(self.lower_data)
+            return product(v)
+
+        return call
+
+
+@pytest.mark.parametrize("name", SOLVERS)
+def test_counted_rows_are_observed_rows(name: str) -> None:
+    solver, key = SOLVERS[name], jax.random.key(0)
+    spy = SpyProblem(PROBLEM.upper, PROBLEM.lower, PROBLEM.regularizer, PROBLEM.data)
+    with jax.disable_jit(), jax.numpy_dtype_promotion("standard"):
+        state = solver.init(PROBLEM, START, START)
+        for number in range(3):
+            SEEN.clear()
+            state, info = solver.step(spy, state, jax.random.fold_in(key, number))
+            assert int(info.counts.rows) == SEEN["rows"] > 0
+
+
+def test_a_solver_on_all_rows_counts_them_all() -> None:
+    counts = solve(ProxBiO(AID(GradientDescent(0.5, 2), Neumann(0.5, 3)), 0.05), 5).counts
+    calls = counts.grad_lower + counts.hvp + counts.cross + counts.grad_lower_x
+    assert counts.rows == ROWS * calls + 64 * counts.grad_upper
+
+
+SAME = ("SABA", "minibatch")  # remember less than SRBA does: their turn is in the longer suite
+
+# --- resumption -------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("name", [pytest.param(n, marks=pytest.mark.slow if n in SAME else []) for n in SOLVERS])
+def test_a_run_goes_on_in_the_middle_of_an_epoch_as_if_it_had_never_stopped(name: str, tmp_path: Path) -> None:
+    straight = solve(SOLVERS[name], 17, every=4)
+    solve(SOLVERS[name], 8, every=4, callbacks=[Checkpoint(tmp_path)])  # an epoch has six batches, or four
+    resumed = solve(SOLVERS[name], 17, every=4, resume=tmp_path)
+    assert same_bits(resumed.state.state, straight.state.state)
+    assert resumed.counts.as_dict() == straight.counts.as_dict()
+    assert resumed.stationarity == straight.stationarity
+
+
+# --- certificates -----------------------------------------------------------------------------------------------------
+
+
+def test_the_certificate_on_all_rows_is_not_understated() -> None:
+    result = solve(SOLVERS["SOBA"], 40)
+    x = np.asarray(result.x)
+    slope = x - MINIMUM + 0.3 * np.sign(x)  # the shortest element of grad Phi + dh, with what |x|_1 allows at 0:
+    truth = np.linalg.norm(np.where(x == 0, np.maximum(np.abs(x - MINIMUM) - 0.3, 0), slope))
+    assert truth <= result.stationarity * (1 + 1e-9)
+    assert result.stationarity < 1.1 * truth
+    np.testing.assert_allclose(result.y, x - MIDDLE, atol=1e-6)  # y is solved for, on all rows
+
+
+def test_an_estimate_from_some_rows_has_a_standard_error() -> None:
+    solver = ProxSOBA(0.05, 0.5, batch=BATCH, average=0.5, certificate_rows=48)
+    result = solve(solver, 40)
+    at = result.state.state
+    exact = np.asarray(at.y) - np.mean(UPPER["t"], axis=0)  # f_y on all rows
+    product = np.mean(LOWER["a"], axis=0) * np.asarray(at.v)  # - g_xy v on all rows
+    truth = np.linalg.norm(product + np.asarray(at.subgradient))
+    assert result.certificate_rows == 48
+    assert "estimate from 48 rows" in str(result)
+    assert 0 < result.standard_error < 0.2 * np.linalg.norm(exact)
+    assert abs(result.stationarity - 2 * result.standard_error - truth) < 4 * result.standard_error
+
+
+def test_an_estimate_needs_all_rows_where_each_has_an_entry_of_x() -> None:
+    with pytest.raises(ValueError, match="certificate_rows must be None"):
+        minimize(CLEANING, jnp.zeros(ROWS), START, ProxSOBA(0.1, 0.1, certificate_rows=10), steps=1)
+
+
+def test_polish_ends_with_a_certificate_on_all_rows() -> None:
+    rough = solve(SOLVERS["SOBA"], 100)
+    result = solve(SOLVERS["SOBA"], 100, polish=True)
+    assert result.status is Status.CONVERGED
+    np.testing.assert_allclose(result.x, BEST, atol=1e-5)
+    assert result.counts.rows > rough.counts.rows
+    assert [row["step"] for row in result.history] == sorted(row["step"] for row in result.history)
+
+
+def test_a_tolerance_is_confirmed_on_all_rows() -> None:
+    result = solve(SOLVERS["SRBA"], 2000, tol=1e-4, every=100)
+    assert result.status is Status.CONVERGED
+    assert np.linalg.norm(np.asarray(result.x) - BEST) < 1e-3
+    assert result.steps < 2000
