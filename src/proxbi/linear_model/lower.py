@@ -106,17 +106,18 @@ def fit_folds(
 def _fit_smooth(
     loss: Loss, rows: Rows, model: Model | None, blocks: Blocks, penalties: Penalties, u: Array
 ) -> Fitted:
-    return _fit(loss, rows, model, blocks, penalties, u, smooth=True)
+    return fit(loss, rows, model, blocks, penalties, u, smooth=True)
 
 
 @jit
 def _fit_rough(loss: Loss, rows: Rows, model: Model | None, blocks: Blocks, penalties: Penalties, u: Array) -> Fitted:
-    return _fit(loss, rows, model, blocks, penalties, u, smooth=False)
+    return fit(loss, rows, model, blocks, penalties, u, smooth=False)
 
 
-def _fit(
+def fit(
     loss: Loss, rows: Rows, model: Model | None, blocks: Blocks, penalties: Penalties, u: Array, smooth: bool
 ) -> Fitted:
+    """`fit_folds`, to be part of a larger program."""
     solve = jax.vmap(partial(_solve_quadratic, smooth=smooth))
     zero = _gradient(loss, rows, jnp.zeros_like(u))
     scale = jnp.maximum(jnp.max(jnp.abs(zero), axis=1), jnp.finfo(u.dtype).tiny)
@@ -126,11 +127,10 @@ def _fit(
     else:
         u = _newton(loss, rows, blocks, penalties, u, scale, solve)
     scores = _scores(rows, u)
-    judged = jax.vmap(lambda s, w: w @ loss.value(s, rows.targets))(scores, rows.judge)
     slopes = _slopes(loss, rows, scores)
     gradient = _pull_back(rows, slopes) + penalties.square * u
     distance = jax.vmap(_distance)(u, gradient, blocks, penalties.norm)
-    return Fitted(u, judged, slopes, distance / scale)
+    return Fitted(u, judged(loss, rows, u), slopes, distance / scale)
 
 
 def _newton(
@@ -144,17 +144,13 @@ def _newton(
     def distances(u: Array, slope: Array) -> Array:
         return jax.vmap(_distance)(u, slope, blocks, penalties.norm) / scale
 
-    def objective(u: Array) -> Array:
-        fit = jax.vmap(lambda s, w: w @ loss.value(s, rows.targets))(_scores(rows, u), rows.fit)
-        return fit + jax.vmap(_penalty)(u, blocks, penalties)
-
     def step(at: tuple[Array, Array, Array, Array]) -> tuple[Array, Array, Array, Array]:
         u, slope, far, taken = at
-        hessian = _pinned(_hessian(loss, rows, u), rows) + jax.vmap(jnp.diag)(penalties.square)
+        hessian = curvature(loss, rows, None, u) + jax.vmap(jnp.diag)(penalties.square)
         linear = jnp.einsum("fij,fj->fi", hessian, u) - slope
         direction = solve(hessian, linear, blocks, penalties.norm, u, scale) - u
         direction = jnp.where(jnp.all(jnp.isfinite(direction), axis=1, keepdims=True), direction, 0.0)
-        values = jax.lax.map(lambda length: objective(u + length * direction), lengths)
+        values = jax.lax.map(lambda length: objective(loss, rows, blocks, penalties, u + length * direction), lengths)
         best = jnp.argmin(jnp.where(jnp.isfinite(values), values, jnp.inf), axis=0)
         # In the last digits values are rounded: a full step is right there.
         length = jnp.where((best == 0) & (far < TOLERANCE**0.5), 1.0, lengths[best])
@@ -173,6 +169,24 @@ def _newton(
     slope = gradient(u)
     first = (u, slope, distances(u, slope), jnp.int32(0))
     return jax.lax.while_loop(lambda at: jnp.any(at[2] > TOLERANCE) & (at[3] < MOST_STEPS), step, first)[0]
+
+
+def objective(
+    loss: Loss, rows: Rows, blocks: Blocks, penalties: Penalties, u: Array
+) -> Float[Array, " folds"]:
+    """What is minimised in each fold."""
+    fitted = jax.vmap(lambda s, w: w @ loss.value(s, rows.targets))(_scores(rows, u), rows.fit)
+    return fitted + jax.vmap(_penalty)(u, blocks, penalties)
+
+
+def curvature(loss: Loss, rows: Rows, model: Model | None, u: Array) -> Float[Array, "folds entries entries"]:
+    """The Hessian of the loss of each fold."""
+    return _pinned(_hessian(loss, rows, u), rows) if model is None else model.hessian
+
+
+def judged(loss: Loss, rows: Rows, u: Array) -> Float[Array, " folds"]:
+    """The loss of each fold on the rows that it is judged by."""
+    return jax.vmap(lambda s, w: w @ loss.value(s, rows.targets))(_scores(rows, u), rows.judge)
 
 
 # The quadratic model of one fold.
@@ -221,18 +235,10 @@ def _sweep(padded: Array, curvature: Array, linear: Array, blocks: Blocks, norm:
 
 def _face_step(hessian: Array, gradient: Array, blocks: Blocks, norm: Array, u: Array, smooth: bool) -> Array:
     """u after the best step along Newton's direction on its face."""
-    diagonal = jnp.diag(hessian)
     if smooth:
-        return u - cho_solve(cho_factor(hessian + _jitter(diagonal)), gradient)
-    sizes, of = _sizes(u, blocks), blocks.of_entry
-    on_face = ((sizes > 0) | (norm == 0))[of]
-    unit = jnp.where(sizes[of] > 0, u / jnp.where(sizes > 0, sizes, 1)[of], 0)
-    curved = jnp.where(on_face[:, None] & on_face[None], hessian, 0)
-    if blocks.members.shape[1] > 1:
-        bent = jnp.where(sizes > 0, norm / jnp.where(sizes > 0, sizes, 1), 0)[of]
-        same = of[:, None] == of[None]
-        curved = curved + jnp.diag(bent) - jnp.where(same, bent[:, None] * unit[:, None] * unit[None], 0)
-    curved = curved + jnp.diag(jnp.where(on_face, 0.0, 1.0)) + _jitter(diagonal)
+        return u - cho_solve(cho_factor(hessian + _jitter(jnp.diag(hessian))), gradient)
+    curved, on_face, unit = face(hessian, blocks, norm, u)
+    of = blocks.of_entry
     slope = jnp.where(on_face, gradient + norm[of] * unit, 0)
     direction = -cho_solve(cho_factor(curved), slope)
     direction = jnp.where(jnp.all(jnp.isfinite(direction)), direction, 0.0)
@@ -246,6 +252,19 @@ def _face_step(hessian: Array, gradient: Array, blocks: Blocks, norm: Array, u: 
     values = steps @ gradient + 0.5 * jnp.sum(steps * (steps @ hessian), axis=1)
     values = values + jax.vmap(lambda end: norm @ _sizes(end, blocks))(ends)
     return ends[jnp.argmin(values)]
+
+
+def face(hessian: Array, blocks: Blocks, norm: Array, u: Array) -> tuple[Array, Array, Array]:
+    """Of one fold at u: the Hessian on the face, the identity across it; which entries are on the face; u_g / |u_g|."""
+    sizes, of = _sizes(u, blocks), blocks.of_entry
+    on_face = ((sizes > 0) | (norm == 0))[of]
+    unit = jnp.where(sizes[of] > 0, u / jnp.where(sizes > 0, sizes, 1)[of], 0)
+    curved = jnp.where(on_face[:, None] & on_face[None], hessian, 0)
+    if blocks.members.shape[1] > 1:
+        bent = jnp.where(sizes > 0, norm / jnp.where(sizes > 0, sizes, 1), 0)[of]
+        same = of[:, None] == of[None]
+        curved = curved + jnp.diag(bent) - jnp.where(same, bent[:, None] * unit[:, None] * unit[None], 0)
+    return curved + jnp.diag(jnp.where(on_face, 0.0, 1.0)) + _jitter(jnp.diag(hessian)), on_face, unit
 
 
 def _jitter(diagonal: Array) -> Array:

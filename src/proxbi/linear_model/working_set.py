@@ -12,9 +12,10 @@ from typing import NamedTuple
 
 import jax.numpy as jnp
 import numpy as np
-from jaxtyping import Float, Int
+from jaxtyping import Array, Float, Int
 
 from proxbi.glm.losses import Loss, Squared
+from proxbi.linear_model.bilevel import Data, Scheme
 from proxbi.linear_model.design import SMALLEST, Columns, padded, roomy
 from proxbi.linear_model.folds import Folds
 from proxbi.linear_model.lower import Blocks, Fitted, Model, Penalties, Rows, fit_folds, squared_model
@@ -54,6 +55,13 @@ class _Gathered(NamedTuple):
     blocks: Blocks
 
 
+class AtWork(NamedTuple):
+    """The data of the bilevel problem on the columns at work, and the coefficients to start from."""
+
+    data: Data
+    u: Float[Array, "folds entries"]
+
+
 @dataclass
 class LowerLevel:
     """A linear model, its rows and its folds. `units` says which unit each column is in; `grouped`, whether a unit is
@@ -84,6 +92,29 @@ class LowerLevel:
             if not np.any((sizes > may_enter)[:, self.units] & ~self._at_work()):
                 break
         return at
+
+    def at_work(self, solution: Solution, factors: Strengths, tie: np.ndarray) -> "AtWork":
+        """The columns at work, as data of the bilevel problem: penalty number tie[column] times the factors."""
+        gathered = self._gathered
+        assert gathered is not None
+        folds = len(self.folds.fit)
+        which = np.broadcast_to(gathered.which, (folds, gathered.which.shape[1]))
+        real = which >= 0
+        norm, square, entries = self._in_program(gathered, factors, solution)
+        of_column = np.concatenate([np.where(real, tie[which], 0), np.zeros((folds, 1), int)], axis=1)
+        of_block = self._of_block(gathered)
+        padding = np.concatenate([~real, np.zeros((folds, 1), bool)], axis=1)
+        fixed = np.where(np.take_along_axis(padding, of_block, axis=1), norm, 0.0)
+        scheme = Scheme(
+            jnp.asarray(norm - fixed),
+            jnp.asarray(fixed),
+            jnp.asarray(np.take_along_axis(of_column, of_block, axis=1)),
+            jnp.asarray(square),
+            jnp.asarray(np.repeat(of_column, self.outputs, axis=1)),
+        )
+        importance = jnp.asarray(self.folds.importance)
+        data = Data(self.loss, gathered.rows, gathered.model, gathered.blocks, scheme, importance)
+        return AtWork(data, jnp.asarray(entries))
 
     def null(self) -> Solution:
         """All coefficients are zero, and the intercepts alone are fitted: the mean prediction is the mean target."""
@@ -132,23 +163,34 @@ class LowerLevel:
         """Solve on the columns that are needed, and find the gradients of all."""
         gathered, folds = self._gather(needed), len(start.u)
         which = np.broadcast_to(gathered.which, (folds, gathered.which.shape[1]))
+        norm, square, entries = self._in_program(gathered, strengths, start)
+        penalties = Penalties(jnp.asarray(norm), jnp.asarray(square))
+        found = fit_folds(
+            self.loss, gathered.rows, gathered.model, gathered.blocks, penalties, jnp.asarray(entries), smooth=smooth
+        )
+        return self._solution(which, found, strengths)
+
+    def _in_program(
+        self, gathered: _Gathered, strengths: Strengths, start: Solution
+    ) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+        """a of the blocks, b and u of the entries, in scaled columns."""
+        folds = len(start.u)
+        which = np.broadcast_to(gathered.which, (folds, gathered.which.shape[1]))
         real = which >= 0
         scale = self.columns.scale[which]
         square = np.where(real, strengths.square[which] / scale**2, 0.0)
         norm = np.where(real, strengths.norm[self.units[which]] / scale, 1.0)  # which keeps padding at zero
         u = np.where(real[:, :, None], np.take_along_axis(start.u, which[:, :, None], axis=1), 0.0)
-        entries = np.concatenate([u, start.intercept[:, None]], axis=1).reshape(folds, -1)
-        members = np.asarray(gathered.blocks.members)
         of_column = np.concatenate([norm, np.zeros((folds, 1))], axis=1)
-        of_block = np.minimum(members[:, :, 0] // self.outputs, which.shape[1])
-        penalties = Penalties(
-            jnp.asarray(np.take_along_axis(of_column, of_block, axis=1)),
-            jnp.asarray(np.repeat(np.pad(square, [(0, 0), (0, 1)]), self.outputs, axis=1)),
+        return (
+            np.take_along_axis(of_column, self._of_block(gathered), axis=1),
+            np.repeat(np.pad(square, [(0, 0), (0, 1)]), self.outputs, axis=1),
+            np.concatenate([u, start.intercept[:, None]], axis=1).reshape(folds, -1),
         )
-        found = fit_folds(
-            self.loss, gathered.rows, gathered.model, gathered.blocks, penalties, jnp.asarray(entries), smooth=smooth
-        )
-        return self._solution(which, found, strengths)
+
+    def _of_block(self, gathered: _Gathered) -> np.ndarray:
+        """The first column of each block; the intercept stands for blocks that are empty."""
+        return np.minimum(np.asarray(gathered.blocks.members)[:, :, 0] // self.outputs, gathered.which.shape[1])
 
     def _solution(self, which: np.ndarray, found: Fitted, strengths: Strengths) -> Solution:
         u = np.asarray(found.u).reshape(len(which), -1, self.outputs)
