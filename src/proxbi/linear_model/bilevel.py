@@ -89,7 +89,9 @@ class OnFace(ControlledHypergradient):
         left = jnp.max(jnp.where(data.importance > 0, fitted.violation, 0.0))
         size = jnp.sqrt(sum(jnp.sum(leaf**2) for leaf in jax.tree.leaves(grad)))
         finite = jnp.isfinite(value) & jnp.isfinite(size)
-        outcome = jnp.where(finite, jnp.where(left > EXACT, int(Outcome.ROUGH), int(Outcome.OK)), int(Outcome.NONFINITE))
+        outcome = jnp.where(
+            finite, jnp.where(left > EXACT, int(Outcome.ROUGH), int(Outcome.OK)), int(Outcome.NONFINITE)
+        )
         return last._replace(
             y=fitted.u,
             v=v,
@@ -104,9 +106,7 @@ class OnFace(ControlledHypergradient):
         )
 
 
-def solve(
-    data: Data, x0: PyTree, u0: Float[Array, "folds entries"], strength: float | None, smooth: bool
-) -> Result:
+def solve(data: Data, x0: PyTree, u0: Float[Array, "folds entries"], strength: float | None, smooth: bool) -> Result:
     """The penalties, from x0; the lower level from u0. Without a strength there is no h but a box."""
     problem = Problem(_upper, _lower, _prior(strength), data)
     solver = AdaptiveProxBiO(OnFace(smooth))

@@ -82,7 +82,7 @@ def rotated(found: Columns) -> Rotated:
     """X - mean = U S V': the columns U S, each of its own scale, stand for X, and w = V u."""
     dense = found.X.toarray() if hasattr(found.X, "toarray") else found.X
     U, S, Vt = np.linalg.svd(dense - found.mean, full_matrices=False)
-    kept = S > S[0] * max(dense.shape) * np.finfo(float).eps if S.size and S[0] > 0 else np.zeros(len(S), bool)
+    kept = S[0] * max(dense.shape) * np.finfo(float).eps < S if S.size and S[0] > 0 else np.zeros(len(S), bool)
     if not kept.any():
         kept[:1] = True
     spread = np.where(S > 0, S, 1.0)[kept] / np.sqrt(len(dense))

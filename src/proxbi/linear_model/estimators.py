@@ -2,6 +2,7 @@
 
 import warnings
 from os import PathLike
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
 import jax
@@ -20,8 +21,9 @@ except ImportError as error:
 
 from proxbi.cleaning.inputs.process import require_a_working_jax
 from proxbi.glm.losses import Logistic, Loss, Softmax, Squared
-from proxbi.linear_model.folds import Folds, from_splits
-from proxbi.linear_model.tuning import RATIOS, Task, Tuned, one_penalty
+from proxbi.linear_model.choice import Choice, choose, tuned
+from proxbi.linear_model.folds import from_splits
+from proxbi.linear_model.tuning import RATIOS, Task, Tuned
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -76,25 +78,53 @@ class _Tuned(BaseEstimator):
         task = Task(loss, X, targets, outputs, weights, folds, self.penalty, groups)
         # BLAS threads wait for one another on busy machines, and XLA has threads of its own.
         with jax.enable_x64(True), threadpool_limits(limits=1, user_api="blas"):
-            tuned = one_penalty(task)
-        self._store(tuned)
+            choice = choose(task, self.per, self.upper_regularizer)
+            found = tuned(task, choice)
+        self._store(found, choice)
         return self
 
-    def _store(self, tuned: Tuned) -> None:
+    def _store(self, found: Tuned, choice: Choice) -> None:
         factor = self._loss_factor
-        if tuned.violation > UNSOLVED:
+        if found.violation > UNSOLVED:
             warnings.warn(
-                f"A fit is not solved: the distance from its optimality conditions is {tuned.violation:.1e} of the "
+                f"A fit is not solved: the distance from its optimality conditions is {found.violation:.1e} of the "
                 "gradient at zero. Scale the columns of X alike, or take out those that repeat others.",
                 ConvergenceWarning,
                 stacklevel=3,
             )
-        self.penalty_ = tuned.penalty
-        self.l1_ratio_ = tuned.ratio
-        self.cv_loss_ = factor * tuned.loss
-        self.history_ = [row | {"loss": factor * row["loss"]} for row in tuned.history]
+        self._choice = choice
+        self.chosen_ = choice.candidate._asdict() | {"reason": choice.reason}
+        self.penalty_ = found.penalty
+        self.l1_ratio_ = found.ratio
+        self.cv_loss_ = factor * found.loss
+        self.history_ = [row | {"loss": factor * row["loss"]} for row in found.history]
         self.n_iter_ = len(self.history_)
-        self._set_coefficients(tuned.coef[-1], tuned.intercept[-1])
+        self._set_coefficients(found.coef[-1], found.intercept[-1])
+
+    def to_frame(self) -> "pd.DataFrame":
+        """One row for each feature, with its name: its coefficients, and its penalty."""
+        import pandas as pd
+
+        check_is_fitted(self)
+        table = self._table()
+        return pd.DataFrame(table).set_index("feature")
+
+    def report(self, path: str | PathLike[str], *, title: str | None = None) -> None:
+        """Write the report, one HTML page, to `path`: what was chosen and why, and the coefficients."""
+        from proxbi.linear_model.page import write_report
+
+        check_is_fitted(self)
+        title = type(self).__name__ if title is None else title
+        write_report(Path(path), title, self._choice, self.cv_loss_, self._loss_factor, self._loss_name, self._table())
+
+    def _table(self) -> dict[str, Any]:
+        names = getattr(self, "feature_names_in_", np.arange(self.n_features_in_))
+        coef = np.atleast_2d(self.coef_)
+        if len(coef) == 1:
+            columns = {"coef": coef[0]}
+        else:
+            columns = {f"coef of {name}": one for name, one in zip(self.classes_, coef, strict=True)}
+        return {"feature": np.asarray(names), **columns, "penalty": self.penalty_}
 
     def _check_parameters(self) -> None:
         for name, allowed in (("penalty", tuple(RATIOS)), ("per", PER)):
@@ -137,6 +167,7 @@ class TunedLinearRegression(RegressorMixin, _Tuned):
     """
 
     _loss_factor = 2.0  # the squared error is twice the loss
+    _loss_name = "squared error"
 
     def predict(self, X: Any) -> Float[np.ndarray, " rows"]:
         """The predicted target of each row."""
@@ -146,9 +177,7 @@ class TunedLinearRegression(RegressorMixin, _Tuned):
         return False
 
     def _checked(self, X: Any, y: Any, *, reset: bool) -> tuple[Any, np.ndarray]:
-        X, y = validate_data(
-            self, X, y, reset=reset, accept_sparse=["csr", "csc"], dtype=np.float64, y_numeric=True
-        )
+        X, y = validate_data(self, X, y, reset=reset, accept_sparse=["csr", "csc"], dtype=np.float64, y_numeric=True)
         return X, np.asarray(y, np.float64)
 
     def _targets(self, y: np.ndarray) -> tuple[Loss, np.ndarray, int]:
@@ -161,7 +190,7 @@ class TunedLinearRegression(RegressorMixin, _Tuned):
 class TunedLogisticRegression(ClassifierMixin, _Tuned):
     r"""Logistic regression that chooses its penalties by cross-validation."""
 
-    _loss_factor = 1.0
+    _loss_factor, _loss_name = 1.0, "log loss"
 
     def decision_function(self, X: Any) -> np.ndarray:
         """The scores: of the second class where there are two, else of each class."""

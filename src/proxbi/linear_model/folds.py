@@ -50,7 +50,7 @@ def from_splits(splits: Iterable[tuple[Any, Any]], weights: Float[np.ndarray, " 
     if not any(judge.any() for _, judge in parts):
         raise ValueError("cv: no fold has rows to judge by whose sample_weight is not zero.")
     fit, judge = (np.array(rows) for rows in zip(*parts, (weights, np.zeros_like(weights)), strict=True))
-    return _scaled(fit, judge, judge.any(axis=1))
+    return _scaled(fit, judge, np.any(judge, axis=1))
 
 
 def _chosen(rows: Any, weights: Float[np.ndarray, " rows"]) -> Float[np.ndarray, " rows"]:

@@ -2,8 +2,8 @@ r"""Penalised linear models of all folds at once: the lower level, solved to the
 
     u*_f = argmin_u  sum_i w_fi l(z_i u, t_i) + sum_g a_g |u_g| + 1/2 sum_j b_j u_j^2,        sum_i w_fi = 1,      (fit)
 
-for each fold f. The last column of z is 1, its coefficients are the intercept, and their a and b are 0. The blocks g are
-single coefficients (Lasso, elastic net) or groups of them (group Lasso); a = 0 is a ridge regression.
+for each fold f. The last column of z is 1, its coefficients are the intercept, and their a and b are 0. The blocks g
+are single coefficients (Lasso, elastic net) or groups of them (group Lasso); a = 0 is a ridge regression.
 
 **Newton.** The loss is replaced by its quadratic model, whose minimiser v gives the direction v - u, and the best of a
 few step lengths is taken. The squared loss is its own model: one step.
@@ -87,6 +87,7 @@ class Fitted(NamedTuple):
 @jit
 def squared_model(rows: Rows) -> Model:
     """The quadratic model of the squared loss, without penalties: it is the same everywhere."""
+
     def of_fold(design: Array, w: Array) -> Model:
         return Model((design * w[:, None]).T @ design, (w * rows.targets[:, 0]) @ design)
 
@@ -103,9 +104,7 @@ def fit_folds(
 
 
 @jit
-def _fit_smooth(
-    loss: Loss, rows: Rows, model: Model | None, blocks: Blocks, penalties: Penalties, u: Array
-) -> Fitted:
+def _fit_smooth(loss: Loss, rows: Rows, model: Model | None, blocks: Blocks, penalties: Penalties, u: Array) -> Fitted:
     return fit(loss, rows, model, blocks, penalties, u, smooth=True)
 
 
@@ -133,9 +132,7 @@ def fit(
     return Fitted(u, judged(loss, rows, u), slopes, distance / scale)
 
 
-def _newton(
-    loss: Loss, rows: Rows, blocks: Blocks, penalties: Penalties, u: Array, scale: Array, solve: Any
-) -> Array:
+def _newton(loss: Loss, rows: Rows, blocks: Blocks, penalties: Penalties, u: Array, scale: Array, solve: Any) -> Array:
     lengths = jnp.asarray((0.0, *LENGTHS), u.dtype)
 
     def gradient(u: Array) -> Array:
@@ -171,9 +168,7 @@ def _newton(
     return jax.lax.while_loop(lambda at: jnp.any(at[2] > TOLERANCE) & (at[3] < MOST_STEPS), step, first)[0]
 
 
-def objective(
-    loss: Loss, rows: Rows, blocks: Blocks, penalties: Penalties, u: Array
-) -> Float[Array, " folds"]:
+def objective(loss: Loss, rows: Rows, blocks: Blocks, penalties: Penalties, u: Array) -> Float[Array, " folds"]:
     """What is minimised in each fold."""
     fitted = jax.vmap(lambda s, w: w @ loss.value(s, rows.targets))(_scores(rows, u), rows.fit)
     return fitted + jax.vmap(_penalty)(u, blocks, penalties)
@@ -209,7 +204,9 @@ def _solve_quadratic(
     def one_round(at: tuple[Array, Scalar, Array]) -> tuple[Array, Scalar, Array]:
         u, _, rounds = at
         u = _sweep(padded, curvature, linear, blocks, norm, u)
-        u = jax.lax.while_loop(lambda at: at[1] & (at[2] < MOST_FACE_STEPS), descend, (u, jnp.asarray(True), jnp.int32(0)))[0]
+        u = jax.lax.while_loop(
+            lambda at: at[1] & (at[2] < MOST_FACE_STEPS), descend, (u, jnp.asarray(True), jnp.int32(0))
+        )[0]
         return u, _distance(u, hessian @ u - linear, blocks, norm) / scale, rounds + 1
 
     first = (u, _distance(u, hessian @ u - linear, blocks, norm) / scale, jnp.int32(0))

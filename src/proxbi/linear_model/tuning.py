@@ -85,7 +85,6 @@ class Tuned(NamedTuple):
     history: list[dict[str, Any]]
     violation: float
 
-
     def row_losses(self, task: Task, fold: int) -> Float[np.ndarray, " rows"]:
         """Of all rows, by the coefficients of one fold."""
         scores = np.asarray(task.X @ self.coef[fold].T) + self.intercept[fold]
@@ -130,8 +129,8 @@ def many_penalties(
         coef, intercept = lower.coefficients(solution)
         loss = lower.folds.mean(solution.loss)
         each = np.exp(x["all"] + x["own"][tie])[lower.units]
-        row = {"penalty": float(np.exp(np.log(each).mean())), "l1_ratio": one.ratio, "loss": loss}
-        row |= {"precision": precision, "status": status}
+        mean = float(np.exp(np.log(each).mean()))
+        row = {"penalty": mean, "l1_ratio": one.ratio, "loss": loss, "precision": precision, "status": status}
         yield Tuned(each, one.ratio, coef, intercept, solution.loss, loss, [row], solution.violation)
 
 

@@ -28,7 +28,7 @@ RAREST = 1e-6  # the share of a class, at least, that an intercept starts from: 
 
 
 class Strengths(NamedTuple):
-    """Penalties of the coefficients of X as it is: norm[g] |w_g| for each unit g, square[j] w_j^2 / 2 for each column."""
+    """Penalties of the coefficients of X as it is: norm[g] |w_g| of each unit, square[j] w_j^2 / 2 of each column."""
 
     norm: Float[np.ndarray, " units"]
     square: Float[np.ndarray, " features"]
@@ -118,14 +118,16 @@ class LowerLevel:
 
     def null(self) -> Solution:
         """All coefficients are zero, and the intercepts alone are fitted: the mean prediction is the mean target."""
-        folds, (rows, features) = len(self.folds.fit), self.columns.shape
+        folds, features = len(self.folds.fit), self.columns.shape[1]
         targets = self.targets if self.targets.ndim == 2 else np.eye(self.outputs)[self.targets]
         means = self.folds.fit @ targets
         slopes = self.folds.fit[:, :, None] * (means[:, None] - targets)
         zeros = np.zeros((folds, features, self.outputs))
         gradient = self.columns.correlate(slopes)
         largest = self._sizes(gradient).max(axis=0)
-        return Solution(zeros, _link(self.loss, means), np.zeros(folds), gradient, Strengths(largest, zeros[0, :, 0]), 0.0)
+        return Solution(
+            zeros, _link(self.loss, means), np.zeros(folds), gradient, Strengths(largest, zeros[0, :, 0]), 0.0
+        )
 
     def coefficients(self, solution: Solution) -> tuple[np.ndarray, np.ndarray]:
         """w, folds by outputs by features, and b, of X as it is."""
