@@ -35,6 +35,9 @@ PER = ("auto", "all", "group", "feature")
 class _Tuned(BaseEstimator):
     """What both estimators share."""
 
+    # No other estimator knows what these are: in metadata routing it asks for them without being told to.
+    __metadata_request__fit = dict.fromkeys(("X_val", "y_val"), True)
+
     def __init__(
         self,
         penalty: Literal["ridge", "lasso", "elastic_net", "group_lasso"] = "ridge",
@@ -163,7 +166,35 @@ class _Tuned(BaseEstimator):
 class TunedLinearRegression(RegressorMixin, _Tuned):
     r"""Linear regression that chooses its penalties by cross-validation.
 
-    $$\min_{w, b} \tfrac{1}{2 n} \sum_i (z_i' w + b - t_i)^2 + \mathrm{penalty}(w)$$
+    $$\min_{w, b}\ \tfrac{1}{2 n} \sum_i (z_i' w + b - t_i)^2 + \sum_j \lambda_j \bigl(\rho\, |w_j| +
+      \tfrac{1 - \rho}{2} w_j^2\bigr), \qquad \text{group Lasso: } \sum_g \lambda_g \sqrt{|g|}\, \lVert w_g\rVert$$
+
+    with $\rho = 0$ (ridge), 1 (Lasso) or the better of 0.1, 0.5 and 0.9 (elastic net). The penalties are those with the
+    least mean squared error over the folds, plus a prior where there are many: log penalties are normal around their
+    mean. Columns are not standardised, and the intercept has no penalty, as in scikit-learn.
+
+    **Arguments:**
+
+    - `penalty`: "ridge", "lasso", "elastic_net" or "group_lasso".
+    - `per`: how many penalties: "all", one for all features; "group"; "feature"; "auto", one for all unless others are
+      better by more than a standard error on rows that had no part in choosing them.
+    - `groups`: the group of each column of X, for "group" and for the group Lasso.
+    - `cv`: folds, as in scikit-learn: an integer (in order, not shuffled), a splitter, or pairs of indices.
+    - `upper_regularizer`: the precision of the prior, which is 1 / variance of the log penalties; "auto" takes the best
+      of 10, 1 and 0.1 on rows that had no part; None is no prior (and overfits).
+
+    After `fit`: `coef_`, `intercept_`; `penalty_`, of each feature, and `l1_ratio_`; `cv_loss_`, the cross-validated
+    loss of these penalties; `chosen_`: how many penalties, the precision, and the reason; `history_`, all penalties
+    that were looked at.
+
+    >>> from sklearn.datasets import load_diabetes
+    >>> X, y = load_diabetes(return_X_y=True, as_frame=True)
+    >>> model = TunedLinearRegression("lasso", per="all").fit(X, y)
+    >>> round(model.cv_loss_), model.to_frame().query("coef == 0").index.tolist()
+    (2992, ['age'])
+
+    Bertrand, Klopfenstein, Massias, Blondel, Vaiter, Gramfort, Salmon, "Implicit differentiation for fast
+    hyperparameter selection in non-smooth convex learning", JMLR 23 (2022), differentiate the same problem.
     """
 
     _loss_factor = 2.0  # the squared error is twice the loss
@@ -188,7 +219,23 @@ class TunedLinearRegression(RegressorMixin, _Tuned):
 
 
 class TunedLogisticRegression(ClassifierMixin, _Tuned):
-    r"""Logistic regression that chooses its penalties by cross-validation."""
+    r"""Logistic regression that chooses its penalties by cross-validation; softmax regression for several classes.
+
+    $$\min_{W, b}\ \tfrac{1}{n} \sum_i \ell(W z_i + b, t_i) + \sum_j \lambda_j \bigl(\rho\, |w_j| +
+      \tfrac{1 - \rho}{2} w_j^2\bigr)$$
+
+    with the log loss of two or more classes; a feature has one penalty for all of its coefficients, and the penalty
+    stands beside the *mean* loss: $\lambda = 1 / (C n)$ in terms of scikit-learn's C. `cv_loss_` is the mean log loss,
+    and an integer `cv` means stratified folds. Arguments and attributes are those of `TunedLinearRegression`, and
+    `classes_`.
+
+    >>> from sklearn.datasets import load_iris
+    >>> X, y = load_iris(return_X_y=True)
+    >>> names = np.array(["setosa", "versicolor", "virginica"])[y]
+    >>> model = TunedLogisticRegression(per="all").fit(X, names)
+    >>> model.predict(X[:1]).tolist(), bool(model.cv_loss_ < 0.15)
+    (['setosa'], True)
+    """
 
     _loss_factor, _loss_name = 1.0, "log loss"
 
