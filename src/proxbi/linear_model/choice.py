@@ -16,7 +16,7 @@ from proxbi.linear_model.tuning import Task, Tuned, many_penalties, one_penalty
 PRECISIONS = (10.0, 1.0, 0.1)
 """Of the prior, from log penalties that differ little (by 0.3) to much (by 3); finer steps change losses little."""
 DEFAULT_PRECISION = 1.0  # where no rows are left to choose by: penalties differ by a factor of e
-MOST_ENTRIES = 700  # coefficients of a ridge regression, for which "auto" tries a penalty each: a minute's work
+MOST_ENTRIES = 700  # coefficients of a ridge regression, for which "auto" tries several penalties: minutes of work
 
 Per = str
 Ties = dict[Per, Int[np.ndarray, " units"]]
@@ -71,16 +71,12 @@ def ties(task: Task, per: Per) -> Ties:
 
 def choose(task: Task, per: Per, upper_regularizer: Any) -> Choice:
     """What `per` and `upper_regularizer` leave open."""
-    open_ties = ties(task, per)
-    size = task.X.shape[1] * task.outputs
-    if per == "auto" and task.penalty == "ridge" and size > MOST_ENTRIES:
-        kept = {name: tie for name, tie in open_ties.items() if name != "feature"}
-        note = f" One for each feature was not tried: there are more than {MOST_ENTRIES} coefficients."
-        open_ties = kept
-    else:
-        note = ""
+    open_ties, note = ties(task, per), ""
+    if per == "auto" and task.penalty == "ridge" and task.X.shape[1] * task.outputs > MOST_ENTRIES:
+        open_ties, note = {}, f" Others were not tried: there are more than {MOST_ENTRIES} coefficients."
     if not open_ties:
-        return Choice(Candidate("all"), "One penalty for all features: nothing else was to be tried." + note, [])
+        reason = "One penalty for all features." if note else "One penalty for all features, as was asked for."
+        return Choice(Candidate("all"), reason + note, [])
     precisions = PRECISIONS if upper_regularizer == "auto" else (upper_regularizer,)
     candidates = [Candidate(name, precision) for name in open_ties for precision in precisions]
     if per != "auto" and len(candidates) == 1:

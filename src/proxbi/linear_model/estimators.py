@@ -79,6 +79,7 @@ class _Tuned(BaseEstimator):
         loss, targets, outputs = self._targets(y)
         folds = from_splits(splits, weights)
         task = Task(loss, X, targets, outputs, weights, folds, self.penalty, groups)
+        task.require_room(self.per)
         # BLAS threads wait for one another on busy machines, and XLA has threads of its own.
         with jax.enable_x64(True), threadpool_limits(limits=1, user_api="blas"):
             choice = choose(task, self.per, self.upper_regularizer)

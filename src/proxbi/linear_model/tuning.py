@@ -21,6 +21,7 @@ from proxbi.linear_model.path import Kind, best_penalty
 from proxbi.linear_model.working_set import LowerLevel, Solution, Strengths
 
 MOST_EXTENSIONS = 3  # of the columns at work: later ones hardly matter
+MOST_DENSE = 5_000  # coefficients of a ridge regression: six folds of their Hessians take a gigabyte
 LEAST_STRENGTH = 1e-12  # of h, where one penalty leaves no loss at all
 PenaltyName = Literal["ridge", "lasso", "elastic_net", "group_lasso"]
 RATIOS: dict[str, tuple[float, ...]] = {
@@ -56,6 +57,16 @@ class Task:
             found, units = turned.columns, np.arange(turned.columns.shape[1])
         lower = LowerLevel(self.loss, found, self.targets, self.folds, self.outputs, units, grouped)
         return lower, turned
+
+    def require_room(self, per: str) -> None:
+        """Refuse a ridge regression that is too large: its matrices are dense, and nothing of them is zero."""
+        rows, features = self.X.shape
+        size = self.outputs * (min(rows, features) if per in ("all", "auto") else features)
+        if self.penalty == "ridge" and size > MOST_DENSE:
+            raise ValueError(
+                f"X has too many columns for penalty='ridge' with per={per!r}: {size} coefficients, of {MOST_DENSE} at "
+                "most. Use penalty='lasso', whose cost follows the coefficients that are not zero."
+            )
 
     def units(self) -> Int[np.ndarray, " features"]:
         """What is penalised as one: groups, or single features."""
