@@ -157,7 +157,7 @@ def _descend(
         x = {name: np.asarray(part) for name, part in result.x.items()}
         penalty = np.exp(x["all"] + x["own"][tie])
         solution = lower.solve(kind.strengths(penalty, lower.units), solution)
-        if lower.at_work(solution, factors, tie[lower.units]).data.rows is work.data.rows:
+        if lower.rows is work.data.rows:
             break
     return x, solution, result.status.name
 

@@ -93,6 +93,11 @@ class LowerLevel:
                 break
         return at
 
+    @property
+    def rows(self) -> Rows | None:
+        """Of the columns at work."""
+        return None if self._gathered is None else self._gathered.rows
+
     def at_work(self, solution: Solution, factors: Strengths, tie: np.ndarray) -> "AtWork":
         """The columns at work, as data of the bilevel problem: penalty number tie[column] times the factors."""
         gathered = self._gathered
