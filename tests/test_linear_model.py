@@ -78,8 +78,15 @@ def slopes(loss: str, X: np.ndarray, y: np.ndarray, w: np.ndarray, b: np.ndarray
     return odds / odds.sum(axis=1, keepdims=True) - np.eye(CLASSES)[y]
 
 
-@pytest.mark.parametrize("loss", ["squared", *(pytest.param(name, marks=SLOW) for name in ("logistic", "softmax"))])
-@pytest.mark.parametrize("kind", KINDS)
+# Each pair is a program of its own, and takes seconds to compile.
+OFTEN = [("logistic", "lasso"), ("softmax", "ridge")]
+PAIRS = [(loss, kind) for loss in LOSSES for kind in KINDS]
+
+
+@pytest.mark.parametrize(
+    ("loss", "kind"),
+    [pair if pair[0] == "squared" else pytest.param(*pair, marks=SLOW if pair in OFTEN else HOURS) for pair in PAIRS],
+)
 def test_all_folds_satisfy_the_optimality_conditions(loss: str, kind: str) -> None:
     lower, (ratio, grouped) = lower_level(loss, kind), KINDS[kind]
     X, y = drawn(loss)
@@ -161,8 +168,8 @@ def test_sizes_of_programs_hold_what_they_are_for(size: int) -> None:
     ("loss", "kind"),
     [
         ("squared", "ridge"),
-        ("squared", "elastic net"),
-        *(pytest.param(*pair, marks=SLOW) for pair in [("squared", "lasso"), ("squared", "group lasso")]),
+        pytest.param("squared", "elastic net", marks=SLOW),
+        *(pytest.param("squared", kind, marks=HOURS) for kind in ("lasso", "group lasso")),
         *(pytest.param("logistic", kind, marks=HOURS) for kind in ("ridge", "lasso")),
         *(pytest.param("softmax", kind, marks=HOURS) for kind in ("ridge", "lasso")),
     ],
@@ -232,7 +239,7 @@ def test_logistic_regression_cv_is_matched_or_beaten() -> None:
     X = StandardScaler().fit_transform(X)
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # of futures
-        peer = LogisticRegressionCV(Cs=100, cv=5, scoring="neg_log_loss").fit(X, y)
+        peer = LogisticRegressionCV(Cs=25, cv=5, scoring="neg_log_loss").fit(X, y)
     scores = next(iter(peer.scores_.values())) if isinstance(peer.scores_, dict) else peer.scores_
     model = TunedLogisticRegression(per="all").fit(X, y)
     assert model.cv_loss_ <= -scores.reshape(5, -1).mean(axis=0).max() * (1 + 1e-6)
@@ -271,6 +278,7 @@ def test_a_prior_keeps_penalties_together_and_none_overfits() -> None:
 
 
 @pytest.mark.slow
+@pytest.mark.hours
 def test_auto_says_what_it_picked_and_why(tmp_path: Path) -> None:
     X, y = irrelevant()
     model = TunedLinearRegression(per="auto").fit(X, y)
@@ -288,6 +296,7 @@ def test_auto_says_what_it_picked_and_why(tmp_path: Path) -> None:
 
 
 @pytest.mark.slow
+@pytest.mark.hours
 def test_groups_share_their_penalties() -> None:
     X, y = irrelevant()
     groups = np.array(["good"] * 2 + ["bad"] * 14)
@@ -373,6 +382,7 @@ def test_names_in_and_names_out(tmp_path: Path) -> None:
         clone(model).to_frame()
 
 
+@pytest.mark.slow
 def test_strings_and_sparse_matrices() -> None:
     X, y = load_iris(return_X_y=True)
     names = np.array(["setosa", "versicolor", "virginica"])[y]
