@@ -141,10 +141,16 @@ def _picked(verdicts: list[Verdict], per: Per, note: str) -> Choice:
     else:
         eligible = [verdict for verdict in verdicts if verdict.candidate.per != "all"]
     best = min(eligible, key=lambda verdict: verdict.loss)
-    than = f"by {best.gain:.3g} (standard error {best.error:.2g}) than with one penalty for all"
-    side = "lower" if best.gain >= 0 else "not lower"
-    reason = f"{_capital(best.candidate)}: the loss on rows that had no part in the choice is {side} {than}."
+    reason = f"{_capital(best.candidate)}: on rows that had no part in the choice the loss is {_beside_one(best)}."
     return Choice(best.candidate, reason + note, verdicts)
+
+
+def _beside_one(verdict: Verdict) -> str:
+    """The loss, in parts of that of one penalty for all."""
+    whole = verdict.loss + verdict.gain
+    gain, error = (100 * part / whole if whole > 0 else 0.0 for part in (verdict.gain, verdict.error))
+    side = "lower" if gain >= 0 else "higher"
+    return f"{abs(gain):.2g} % {side} than with one penalty for all (standard error {error:.2g} %)"
 
 
 def _without_evidence(per: Per, open_ties: Ties, note: str) -> Choice:

@@ -192,7 +192,7 @@ class TunedLinearRegression(RegressorMixin, _Tuned):
     >>> X, y = load_diabetes(return_X_y=True, as_frame=True)
     >>> model = TunedLinearRegression("lasso", per="all").fit(X, y)
     >>> round(model.cv_loss_), model.to_frame().query("coef == 0").index.tolist()
-    (2992, ['age'])
+    (2992, ['s3'])
 
     Bertrand, Klopfenstein, Massias, Blondel, Vaiter, Gramfort, Salmon, "Implicit differentiation for fast
     hyperparameter selection in non-smooth convex learning", JMLR 23 (2022), differentiate the same problem.
