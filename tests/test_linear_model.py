@@ -27,6 +27,7 @@ from proxbi.linear_model.choice import Candidate, _gain
 from proxbi.linear_model.design import columns, padded, roomy
 from proxbi.linear_model.folds import from_splits
 from proxbi.linear_model.path import Kind
+from proxbi.linear_model.tuning import Task
 from proxbi.linear_model.working_set import LowerLevel, Strengths
 from proxbi.problem import Problem
 
@@ -311,9 +312,18 @@ def test_groups_share_their_penalties() -> None:
 def test_a_row_of_weight_two_is_two_rows() -> None:
     draw = np.random.default_rng(0)
     gains, weights = draw.normal(size=20), draw.integers(1, 4, 20)
-    once = _gain(gains, weights / weights.sum(), weights.astype(float))
-    repeated = np.repeat(gains, weights)
-    assert once == pytest.approx(_gain(repeated, np.full(len(repeated), 1 / len(repeated)), np.ones(len(repeated))))
+    fold = np.arange(20) % 4
+
+    def judged(gains: np.ndarray, fold: np.ndarray, weights: np.ndarray) -> tuple[float, float]:
+        splits = [(fold != one, fold == one) for one in range(4)]
+        known, rows = Squared(), np.zeros((len(gains), 1))
+        return _gain(gains, Task(known, rows, rows, 1, weights, from_splits(splits, weights), "ridge", None))
+
+    once = judged(gains, fold, weights.astype(float))
+    repeated = judged(np.repeat(gains, weights), np.repeat(fold, weights), np.ones(weights.sum()))
+    assert once == pytest.approx(repeated)
+    alike = judged(fold - 1.5, fold, np.ones(20))  # the rows of a fold say the same: there are four, not twenty
+    assert alike[1] == pytest.approx(np.std([-1.5, -0.5, 0.5, 1.5], ddof=1) / 2)
 
 
 def test_fewer_than_three_folds_leave_no_evidence() -> None:

@@ -109,7 +109,7 @@ def _judged(task: Task, open_ties: Ties, precisions: tuple[float | None, ...]) -
         for candidate, found in _candidates(task.without(fold), open_ties, precisions):
             losses.setdefault(candidate, np.zeros(len(share)))[rows] = found.row_losses(task, fold)[rows]
     base = losses[Candidate("all")]
-    return [Verdict(one, float(share @ loss), *_gain(base - loss, share, task.weights)) for one, loss in losses.items()]
+    return [Verdict(one, float(share @ loss), *_gain(base - loss, task)) for one, loss in losses.items()]
 
 
 def _candidates(task: Task, open_ties: Ties, precisions: tuple[float | None, ...]) -> Iterator[tuple[Candidate, Tuned]]:
@@ -120,13 +120,20 @@ def _candidates(task: Task, open_ties: Ties, precisions: tuple[float | None, ...
             yield Candidate(per, precision), found
 
 
-def _gain(
-    gains: Float[np.ndarray, " rows"], share: Float[np.ndarray, " rows"], weights: Float[np.ndarray, " rows"]
-) -> tuple[float, float]:
-    """The mean gain, and its standard error: a row of weight 2 is two rows."""
-    mean = float(share @ gains)
-    spread = share**2 * (gains - mean) ** 2 / np.where(weights > 0, weights, np.inf)
-    return mean, float(np.sqrt(spread.sum()))
+def _gain(gains: Float[np.ndarray, " rows"], task: Task) -> tuple[float, float]:
+    """The mean gain, and its standard error: the larger of what rows say and what folds say. Rows may be alike (several
+    of one sample), and all rows of a fold are judged by the same coefficients.
+    """
+    folds = task.folds
+    mean = folds.mean(folds.judge @ gains)
+    by_fold = (folds.judge @ gains)[folds.judged]
+    return mean, max(_row_error(gains - mean, task), float(by_fold.std(ddof=1) / np.sqrt(len(by_fold))))
+
+
+def _row_error(gains: Float[np.ndarray, " rows"], task: Task) -> float:
+    """The standard error of a mean over rows; a row of weight 2 is two rows."""
+    share = task.folds.importance @ task.folds.judge
+    return float(np.sqrt(np.sum(share**2 * gains**2 / np.where(task.weights > 0, task.weights, np.inf))))
 
 
 def _picked(verdicts: list[Verdict], per: Per, note: str) -> Choice:
