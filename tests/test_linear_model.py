@@ -23,7 +23,7 @@ from sklearn.utils.estimator_checks import parametrize_with_checks
 
 from proxbi.glm.losses import Logistic, Loss, Softmax, Squared
 from proxbi.linear_model import TunedLinearRegression, TunedLogisticRegression, bilevel
-from proxbi.linear_model.choice import Candidate, _gain
+from proxbi.linear_model.choice import Candidate, Verdict, _gain, _picked
 from proxbi.linear_model.design import columns, padded, roomy
 from proxbi.linear_model.folds import from_splits
 from proxbi.linear_model.path import Kind
@@ -324,6 +324,15 @@ def test_a_row_of_weight_two_is_two_rows() -> None:
     assert once == pytest.approx(repeated)
     alike = judged(fold - 1.5, fold, np.ones(20))  # the rows of a fold say the same: there are four, not twenty
     assert alike[1] == pytest.approx(np.std([-1.5, -0.5, 0.5, 1.5], ddof=1) / 2)
+
+
+def test_a_gain_of_rounding_is_none() -> None:
+    def pick(gain: float) -> str:
+        verdicts = [Verdict(Candidate("all"), 1.0, 0.0, 0.0), Verdict(Candidate("feature", 1.0), 1.0, gain, gain / 10)]
+        return _picked(verdicts, "auto", "").candidate.per
+
+    assert pick(1e-12) == "all"
+    assert pick(1e-2) == "feature"
 
 
 def test_fewer_than_three_folds_leave_no_evidence() -> None:

@@ -15,6 +15,7 @@ from proxbi.linear_model.tuning import Task, Tuned, many_penalties, one_penalty
 
 PRECISIONS = (10.0, 1.0, 0.1)
 """Of the prior, from log penalties that differ little (by 0.3) to much (by 3); finer steps change losses little."""
+LEAST_GAIN = 1e-6  # of the loss: where no penalty is needed all candidates are the same, and differ by rounding
 DEFAULT_PRECISION = 1.0  # where no rows are left to choose by: penalties differ by a factor of e
 MOST_ENTRIES = 700  # coefficients of a ridge regression, for which "auto" tries several penalties: minutes of work
 
@@ -141,7 +142,7 @@ def _picked(verdicts: list[Verdict], per: Per, note: str) -> Choice:
     error is another.
     """
     if per == "auto":
-        eligible = [verdict for verdict in verdicts if verdict.gain > verdict.error]
+        eligible = [one for one in verdicts if one.gain > max(one.error, LEAST_GAIN * one.loss)]
         if not eligible:
             reason = "One penalty for all features: nothing else is better by more than a standard error"
             return Choice(Candidate("all"), f"{reason}, on rows that had no part in the choice.{note}", verdicts)
