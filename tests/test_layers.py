@@ -49,6 +49,7 @@ ORDER = [
     ["plot"],
     ["report"],
     ["cleaning"],
+    ["linear_model"],
     ["experiments"],
     ["cli"],
     ["__main__"],
@@ -147,8 +148,8 @@ def test_what_is_public_is_there() -> None:
 
 
 MODULES = {"callbacks", "certificate", "checkpoint", "linear", "lower", "newton", "problem", "result"}
-PACKAGES = {"analytic", "cleaning", "cli", "datasets", "experiments", "glm", "hypergradient", "plot", "regularizers"}
-PACKAGES |= {"report", "rows", "solvers", "theory"}
+PACKAGES = {"analytic", "cleaning", "cli", "datasets", "experiments", "glm", "hypergradient", "linear_model", "plot"}
+PACKAGES |= {"regularizers", "report", "rows", "solvers", "theory"}
 
 
 def test_modules_without_public_names_are_private() -> None:

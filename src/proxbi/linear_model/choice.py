@@ -1,0 +1,172 @@
+"""How many penalties, and how strongly they are pulled together: decided on rows that had no part in choosing them.
+
+Each fold in turn is held out. All candidates choose their penalties by the other folds, are fitted to all rows but the
+held-out ones, and are judged by these. Such a loss knows what the cross-validated loss of the penalties themselves does
+not: how much the choice of many penalties owes to the very rows that it was made by.
+"""
+
+from collections.abc import Iterator
+from typing import Any, NamedTuple
+
+import numpy as np
+from jaxtyping import Float, Int
+
+from proxbi.linear_model.tuning import Task, Tuned, many_penalties, one_penalty
+
+PRECISIONS = (10.0, 1.0, 0.1)
+"""Of the prior, from log penalties that differ little (by 0.3) to much (by 3); finer steps change losses little."""
+LEAST_GAIN = 1e-6  # of the loss: where no penalty is needed all candidates are the same, and differ by rounding
+DEFAULT_PRECISION = 1.0  # where no rows are left to choose by: penalties differ by a factor of e
+MOST_ENTRIES = 700  # coefficients of a ridge regression, for which "auto" tries several penalties: minutes of work
+
+Per = str
+Ties = dict[Per, Int[np.ndarray, " units"]]
+
+
+class Candidate(NamedTuple):
+    """How many penalties, and the precision of the prior; None is no prior."""
+
+    per: Per
+    precision: float | None = None
+
+    def words(self) -> str:
+        """As a user says it."""
+        if self.per == "all":
+            return "one penalty for all features"
+        prior = "without a prior" if self.precision is None else f"with a prior of precision {self.precision:g}"
+        return f"one penalty for each {self.per}, {prior}"
+
+
+class Verdict(NamedTuple):
+    """What was found out about a candidate."""
+
+    candidate: Candidate
+    loss: float
+    """On rows that had no part."""
+    gain: float
+    """The loss of one penalty for all, less this."""
+    error: float
+    """The standard error of the gain."""
+
+
+class Choice(NamedTuple):
+    """The candidate to use, and why."""
+
+    candidate: Candidate
+    reason: str
+    verdicts: list[Verdict]
+
+
+def ties(task: Task, per: Per) -> Ties:
+    """For each way of having several penalties that comes into question, which units share one."""
+    units = int(task.units().max()) + 1
+    if task.penalty == "group_lasso":
+        return {"group": np.arange(units)} if per != "all" else {}
+    found: Ties = {}
+    if per in ("auto", "group") and task.groups is not None:
+        found["group"] = task.groups
+    if per in ("auto", "feature"):
+        found["feature"] = np.arange(units)
+    return found
+
+
+def choose(task: Task, per: Per, upper_regularizer: Any) -> Choice:
+    """What `per` and `upper_regularizer` leave open."""
+    open_ties, note = ties(task, per), ""
+    if per == "auto" and task.penalty == "ridge" and task.X.shape[1] * task.outputs > MOST_ENTRIES:
+        open_ties, note = {}, f" Others were not tried: there are more than {MOST_ENTRIES} coefficients."
+    if not open_ties:
+        reason = "One penalty for all features." if note else "One penalty for all features, as was asked for."
+        return Choice(Candidate("all"), reason + note, [])
+    precisions = PRECISIONS if upper_regularizer == "auto" else (upper_regularizer,)
+    candidates = [Candidate(name, precision) for name in open_ties for precision in precisions]
+    if per != "auto" and len(candidates) == 1:
+        return Choice(candidates[0], f"{_capital(candidates[0])}, as was asked for.", [])
+    if len(task.folds.judged) < 3:
+        return _without_evidence(per, open_ties, note)
+    verdicts = _judged(task, open_ties, precisions)
+    return _picked(verdicts, per, note)
+
+
+def tuned(task: Task, choice: Choice) -> Tuned:
+    """The candidate, tuned by all folds and fitted to all rows; from strong priors to the one that was chosen."""
+    one = one_penalty(task)
+    candidate = choice.candidate
+    if candidate.per == "all":
+        return one
+    stronger = [p for p in PRECISIONS if candidate.precision is not None and p > candidate.precision]
+    way = [*stronger, candidate.precision]
+    history = list(one.history)
+    for found in many_penalties(task, one, ties(task, candidate.per)[candidate.per], way):
+        history += found.history
+    return found._replace(history=history)
+
+
+def _judged(task: Task, open_ties: Ties, precisions: tuple[float | None, ...]) -> list[Verdict]:
+    losses: dict[Candidate, np.ndarray] = {}
+    share = task.folds.importance @ task.folds.judge
+    for fold in task.folds.judged:
+        rows = task.folds.judge[fold] > 0
+        for candidate, found in _candidates(task.without(fold), open_ties, precisions):
+            losses.setdefault(candidate, np.zeros(len(share)))[rows] = found.row_losses(task, fold)[rows]
+    base = losses[Candidate("all")]
+    return [Verdict(one, float(share @ loss), *_gain(base - loss, task)) for one, loss in losses.items()]
+
+
+def _candidates(task: Task, open_ties: Ties, precisions: tuple[float | None, ...]) -> Iterator[tuple[Candidate, Tuned]]:
+    one = one_penalty(task)
+    yield Candidate("all"), one
+    for per, tie in open_ties.items():
+        for precision, found in zip(precisions, many_penalties(task, one, tie, precisions), strict=True):
+            yield Candidate(per, precision), found
+
+
+def _gain(gains: Float[np.ndarray, " rows"], task: Task) -> tuple[float, float]:
+    """The mean gain, and its standard error: the larger of what rows say and what folds say. Rows may be alike (several
+    of one sample), and all rows of a fold are judged by the same coefficients.
+    """
+    folds = task.folds
+    mean = folds.mean(folds.judge @ gains)
+    by_fold = (folds.judge @ gains)[folds.judged]
+    return mean, max(_row_error(gains - mean, task), float(by_fold.std(ddof=1) / np.sqrt(len(by_fold))))
+
+
+def _row_error(gains: Float[np.ndarray, " rows"], task: Task) -> float:
+    """The standard error of a mean over rows; a row of weight 2 is two rows."""
+    share = task.folds.importance @ task.folds.judge
+    return float(np.sqrt(np.sum(share**2 * gains**2 / np.where(task.weights > 0, task.weights, np.inf))))
+
+
+def _picked(verdicts: list[Verdict], per: Per, note: str) -> Choice:
+    """The best, or, of "auto", one penalty for all unless the best of those that are better by more than a standard
+    error is another.
+    """
+    if per == "auto":
+        eligible = [one for one in verdicts if one.gain > max(one.error, LEAST_GAIN * one.loss)]
+        if not eligible:
+            reason = "One penalty for all features: nothing else is better by more than a standard error"
+            return Choice(Candidate("all"), f"{reason}, on rows that had no part in the choice.{note}", verdicts)
+    else:
+        eligible = [verdict for verdict in verdicts if verdict.candidate.per != "all"]
+    best = min(eligible, key=lambda verdict: verdict.loss)
+    reason = f"{_capital(best.candidate)}: on rows that had no part in the choice the loss is {_beside_one(best)}."
+    return Choice(best.candidate, reason + note, verdicts)
+
+
+def _beside_one(verdict: Verdict) -> str:
+    """The loss, in parts of that of one penalty for all."""
+    whole = verdict.loss + verdict.gain
+    gain, error = (100 * part / whole if whole > 0 else 0.0 for part in (verdict.gain, verdict.error))
+    side = "lower" if gain >= 0 else "higher"
+    return f"{abs(gain):.2g} % {side} than with one penalty for all (standard error {error:.2g} %)"
+
+
+def _without_evidence(per: Per, open_ties: Ties, note: str) -> Choice:
+    candidate = Candidate("all") if per == "auto" else Candidate(next(iter(open_ties)), DEFAULT_PRECISION)
+    reason = f"{_capital(candidate)}: with fewer than three folds no rows are left that have no part in the choice."
+    return Choice(candidate, reason + note, [])
+
+
+def _capital(candidate: Candidate) -> str:
+    words = candidate.words()
+    return words[0].upper() + words[1:]

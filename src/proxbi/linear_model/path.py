@@ -1,0 +1,106 @@
+"""One penalty for all coefficients: a path of solutions, each from the one before, then a search around the best.
+
+The cross-validated loss of one penalty has kinks where the support of a fold changes, and often several minima. A grid
+finds the right one, from the largest penalty of interest down, until the loss has clearly risen; Brent's method then
+looks between the neighbours of the best penalty of the grid, where a grid of any size stops.
+"""
+
+from typing import Any, NamedTuple
+
+import numpy as np
+from jaxtyping import Float, Int
+from scipy.optimize import minimize_scalar
+
+from proxbi.linear_model.working_set import LowerLevel, Solution, Strengths
+
+DECADE = np.log(10.0)
+LASSO_STEP, LASSO_DEPTH = 0.1, 5.0  # decades: as fine as LassoCV's default grid is in 3 decades, and further down
+RIDGE_STEP, RIDGE_DEPTH = 0.5, 14.0  # the loss of ridge regression is smooth, and may be least at almost no penalty
+RIDGE_TOP = 10.0  # times the sum of the variances: all coefficients are nearly 0
+PATIENCE, RISE = 4, 1.02  # the grid ends where so many penalties gained nothing, and the loss has risen by this factor
+FINER = 4  # steps of a second grid in one of the first: finer than the 100 penalties of LassoCV
+FINEST, MOST_LOOKS = 2e-3, 10  # of Brent's method: the accuracy of the log penalty, and solves
+NO_PENALTY = 1e-12  # of the scale: the grid of data that need none, as a constant y
+
+
+class Kind(NamedTuple):
+    """How a penalty p_g of each unit g becomes (ratio p_g) weight_g |w_g| + (1 - ratio) p_g w^2 / 2."""
+
+    ratio: float
+    weight: Float[np.ndarray, " units"]
+
+    def strengths(self, penalty: Any, units: Int[np.ndarray, " features"]) -> Strengths:
+        """Of penalties, one for all or one for each unit."""
+        each = np.broadcast_to(np.asarray(penalty, float), self.weight.shape)
+        return Strengths(self.ratio * each * self.weight, (1 - self.ratio) * each[units])
+
+
+class Found(NamedTuple):
+    """The best penalty, its solution in all folds, and all that was looked at."""
+
+    kind: Kind
+    log_penalty: float
+    loss: float
+    solution: Solution
+    history: list[dict[str, Any]]
+
+
+def best_penalty(lower: LowerLevel, kinds: list[Kind]) -> Found:
+    """The penalty with the least cross-validated loss: over all kinds on the grid, then nearby for the best of them."""
+    searches = [_Search(lower, kind) for kind in kinds]
+    for search in searches:
+        search.walk()
+    best = min(searches, key=lambda search: search.best[0])
+    best.refine()
+    loss, log_penalty, solution = best.best
+    history = [row for search in searches for row in search.history]
+    return Found(best.kind, log_penalty, loss, solution, history)
+
+
+class _Search:
+    def __init__(self, lower: LowerLevel, kind: Kind) -> None:
+        self.lower, self.kind = lower, kind
+        self.history: list[dict[str, Any]] = []
+        self.last: Solution | None = None
+        self.best: tuple[float, float, Any] = (np.inf, 0.0, None)
+
+    def walk(self) -> None:
+        """Along the grid."""
+        idle = 0
+        for log_penalty in self._grid():
+            before = self.best[0]
+            loss = self._look(log_penalty)
+            idle = 0 if loss < before else idle + 1
+            if idle >= PATIENCE and loss > RISE * self.best[0]:
+                break
+
+    def refine(self) -> None:
+        """Between the neighbours of the best penalty of the grid: on a finer grid, then between neighbours on that."""
+        centre, step = self.best[1], self._step()
+        for log_penalty in centre + step * np.linspace(1, -1, 2 * FINER + 1):
+            self._look(log_penalty)
+        centre, step = self.best[1], step / FINER
+        bounds = (centre - step, centre + step)
+        options = {"xatol": FINEST, "maxiter": MOST_LOOKS}
+        minimize_scalar(self._look, bounds=bounds, method="bounded", options=options)
+
+    def _look(self, log_penalty: float) -> float:
+        penalty = float(np.exp(log_penalty))
+        self.last = self.lower.solve(self.kind.strengths(penalty, self.lower.units), self.last)
+        loss = self.lower.folds.mean(self.last.loss)
+        self.history.append({"penalty": penalty, "l1_ratio": self.kind.ratio, "loss": loss})
+        if loss < self.best[0]:
+            self.best = loss, float(log_penalty), self.last
+        return loss
+
+    def _step(self) -> float:
+        return DECADE * (RIDGE_STEP if self.kind.ratio == 0 else LASSO_STEP)
+
+    def _grid(self) -> Float[np.ndarray, " penalties"]:
+        variances = float(np.sum(self.lower.columns.scale**2))
+        if self.kind.ratio == 0:
+            top, depth = RIDGE_TOP * variances, RIDGE_DEPTH
+        else:
+            largest = self.lower.null().strengths.norm / (self.kind.ratio * self.kind.weight)
+            top, depth = max(float(largest.max()), NO_PENALTY * variances**0.5), LASSO_DEPTH
+        return np.log(top) - self._step() * np.arange(round(depth * DECADE / self._step()) + 1)
