@@ -6,9 +6,11 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from numpy.testing import assert_allclose
 
 from proxbi import (
     L1,
+    AdaptiveProxBiO,
     Box,
     Evaluation,
     GroupL2,
@@ -22,6 +24,7 @@ from proxbi import (
     analytic,
     minimize,
 )
+from proxbi._ridged import ridged
 from proxbi.hypergradient import implicit
 from proxbi.linear import LinearStatus
 from proxbi.solvers._proximal_newton import propose
@@ -327,3 +330,47 @@ def test_a_lower_solve_that_asks_for_more_than_single_precision_has_ends() -> No
     best = np.linalg.solve(np.float64(data["K"]), np.float64(data["b"]))
     off = np.float64(found.y) - best
     assert off @ kernel @ off < 1e-4 * best @ kernel @ best
+
+
+# === Damping: lower levels that are convex, and no more ===============================================================
+
+FLAT_ROWS = jax.random.normal(jax.random.key(5), (4, 6))  # fewer rows than columns
+
+
+def flat_lower(x: jax.Array, y: jax.Array) -> jax.Array:
+    return jnp.mean((FLAT_ROWS @ y - x) ** 2) / 2
+
+
+def flat_upper(x: jax.Array, y: jax.Array) -> jax.Array:
+    return jnp.sum((y - 1) ** 2) / 2 + jnp.sum((x - 1) ** 2) / 2
+
+
+def test_a_flat_lower_level_is_refused_and_damping_opts_in() -> None:
+    x0, y0 = jnp.zeros(4), jnp.zeros(6)
+    assert minimize(Problem(flat_upper, flat_lower), x0, y0, throw=False).status.failed
+    damped = minimize(Problem(flat_upper, flat_lower), x0, y0, AdaptiveProxBiO(Implicit(damping=0.1)), rtol=1e-6)
+    ridge = Problem(flat_upper, lambda x, y: flat_lower(x, y) + 0.05 * jnp.sum(y**2))
+    known = minimize(ridge, x0, y0)
+    assert damped.status is known.status is Status.CONVERGED
+    assert_allclose(damped.x, known.x, rtol=1e-5)
+    assert_allclose(damped.y, known.y, rtol=1e-5)
+    assert damped.objective == pytest.approx(known.objective, rel=1e-8)
+
+
+def test_the_oracles_of_a_damped_problem_are_those_with_the_term() -> None:
+    x, y, v = jnp.arange(4.0), jnp.arange(6.0), jnp.ones(6)
+    damped = ridged(Problem(flat_upper, flat_lower), 0.1)
+    ridge = Problem(flat_upper, lambda x, y: flat_lower(x, y) + 0.05 * jnp.sum(y**2))
+    for name in ("value_upper", "grad_upper", "value_and_grad_upper", "value_lower", "grad_lower", "grad_lower_x"):
+        jax.tree.map(assert_allclose, getattr(damped, name)(x, y), getattr(ridge, name)(x, y))
+    jax.tree.map(assert_allclose, damped.value_and_grad_lower(x, y), ridge.value_and_grad_lower(x, y))
+    for name in ("hvp", "cross"):
+        assert_allclose(getattr(damped, name)(x, y)(v), getattr(ridge, name)(x, y)(v), rtol=1e-12, atol=1e-12)
+    assert damped.preconditioner(x, y) is None
+    assert ridged(ridge, None) is ridge
+
+
+@pytest.mark.parametrize("damping", [0.0, -1.0, float("nan")])
+def test_damping_is_positive(damping: float) -> None:
+    with pytest.raises(ValueError, match="damping must be finite and > 0"):
+        Implicit(damping=damping)

@@ -56,8 +56,8 @@ class Status(Enum):
     )
     NEGATIVE_CURVATURE = (
         "The lower objective is not strongly convex in y: its Hessian has a direction of curvature <= 0, and the "
-        "implicit hypergradient is not defined. Add a ridge term in y to lower, or use ITD. The last iterate before "
-        "that is returned."
+        "implicit hypergradient is not defined. Add a ridge term in y to lower, or let "
+        "AdaptiveProxBiO(Implicit(damping=...)) do so, or use ITD. The last iterate before that is returned."
     )
     ADJOINT_NONFINITE = (
         "The Hessian of the lower objective, or the upper gradient, is NaN or infinite, and the adjoint system cannot "
@@ -80,7 +80,7 @@ class Status(Enum):
         "The lower problem at x0 could not be solved: its gradient stays large. Either lower is not smooth (an "
         "absolute value, a hinge, a maximum: give it as lower_regularizer=, or smooth it), or it has no minimiser in y "
         "(a separable logistic regression without a ridge term), or it is not convex on the way there: start at a "
-        "better y0, or add a ridge term in y."
+        "better y0, or add a ridge term in y, as AdaptiveProxBiO(Implicit(damping=...)) does."
     )
 
     @property

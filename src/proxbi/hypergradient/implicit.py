@@ -35,6 +35,7 @@ from proxbi import _check, _lbfgs, _tree
 from proxbi._damped import LAST_DIGITS
 from proxbi._lbfgs import Pairs
 from proxbi._lower_level import Linearised, Lower, advance, first_probe, linearised, look, margin
+from proxbi._ridged import ridged
 from proxbi._tree import Scalar
 from proxbi.hypergradient._controlled import ControlledHypergradient, Evaluation, Outcome, ratio, unknown
 from proxbi.linear import Krylov, LinearStatus, Matvec, conjugate_gradients
@@ -106,6 +107,8 @@ class Implicit(ControlledHypergradient):
     - `memory`: how many pairs (p, g_yy p) are kept as a preconditioner, at most; fewer where they would cost more than
       the products they save.
     - `inner_steps`: the most products with g_yy in one evaluation: a guard against lower levels that cannot be solved.
+    - `damping`: solve the lower level with $g + \tfrac{damping}{2} |y|^2$ in the place of g, for a g that is convex but
+      not strongly so. Then y, the hypergradient and the certificate are those of this problem, not of the one given.
 
     >>> from proxbi.analytic import scalar_problem
     >>> problem, x = scalar_problem(), jnp.array(3.0)
@@ -117,13 +120,16 @@ class Implicit(ControlledHypergradient):
 
     memory: int = eqx.field(static=True, default=_MEMORY)
     inner_steps: int = eqx.field(static=True, default=_INNER_STEPS)
+    damping: float | None = eqx.field(static=True, default=None)
 
     def __check_init__(self) -> None:
+        if self.damping is not None:
+            _check.positive("damping", _check.as_float(self.damping))
         _check.positive_int("memory", self.memory)
         _check.positive_int("inner_steps", self.inner_steps)
 
     def init(self, problem: Problem, x: PyTree, y: PyTree) -> Evaluation:
-        known = unknown(x, y, None)
+        known, problem = unknown(x, y, None), ridged(problem, self.damping)
         own = problem.lower_regularizer is None and problem.preconditioner(x, y) is not None
         pairs = None if own else _lbfgs.empty(ravel_pytree(y)[0], self._room(problem, x, y))
         return known._replace(carry=Learned(pairs, jnp.full_like(known.value, _FIRST), first_probe(problem, y)))
@@ -139,7 +145,7 @@ class Implicit(ControlledHypergradient):
     def __call__(
         self, problem: Problem, x: PyTree, last: Evaluation, subgradient: PyTree, accuracy: Scalar
     ) -> Evaluation:
-        accuracy = jnp.asarray(accuracy, last.value.dtype)
+        accuracy, problem = jnp.asarray(accuracy, last.value.dtype), ridged(problem, self.damping)
 
         def correct(at: _At) -> _At:
             y, v, counts, pairs = at.found.y, at.found.v, at.found.counts, at.found.carry.pairs
