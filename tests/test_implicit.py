@@ -24,9 +24,9 @@ from proxbi import (
     analytic,
     minimize,
 )
-from proxbi._ridged import ridged
 from proxbi.hypergradient import implicit
 from proxbi.linear import LinearStatus
+from proxbi.problem import ridged
 from proxbi.solvers._proximal_newton import propose
 
 

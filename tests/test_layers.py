@@ -21,7 +21,7 @@ ORDER = [
     ["linear"],
     ["_lbfgs"],
     ["_damped"],
-    ["_lower_level", "_ridged"],
+    ["_lower_level"],
     ["lower"],
     ["newton"],
     ["hypergradient"],

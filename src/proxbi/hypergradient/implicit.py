@@ -35,11 +35,10 @@ from proxbi import _check, _lbfgs, _tree
 from proxbi._damped import LAST_DIGITS
 from proxbi._lbfgs import Pairs
 from proxbi._lower_level import Linearised, Lower, advance, first_probe, linearised, look, margin
-from proxbi._ridged import ridged
 from proxbi._tree import Scalar
 from proxbi.hypergradient._controlled import ControlledHypergradient, Evaluation, Outcome, ratio, unknown
 from proxbi.linear import Krylov, LinearStatus, Matvec, conjugate_gradients
-from proxbi.problem import Counts, Problem
+from proxbi.problem import Counts, Problem, ridged
 
 _FIRST = 0.03  # gap / change before any is known: asks for corrections to 1e-3 at x0, when the accuracy is 0.1
 _AIM = 0.3  # the part of the allowed error that a round aims at, so that one round is usually enough
