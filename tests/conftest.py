@@ -21,16 +21,8 @@ settings.register_profile(
 settings.load_profile("proxbi")
 
 
-_QUICK_TO_COMPILE = "--xla_backend_optimization_level=0 --xla_cpu_parallel_codegen_split_count=1"
-
-
-def pytest_configure(config: pytest.Config) -> None:
-    """Quick tests are small problems, each a program of its own that runs for milliseconds: without LLVM's
-    optimisations they compile in two thirds of the time. Slow tests run what users run.
-    """
-    if "not slow" in config.option.markexpr:
-        os.environ["XLA_FLAGS"] = f"{os.environ.get('XLA_FLAGS', '')} {_QUICK_TO_COMPILE}"
-
+# Tests keep all cores busy by themselves: to cut each small program into parts for several threads only costs time.
+os.environ["XLA_FLAGS"] = f"{os.environ.get('XLA_FLAGS', '')} --xla_cpu_parallel_codegen_split_count=1"
 
 _MOST_MAPS = 30_000  # of memory, of the 65,530 that Linux allows a process: with more of them LLVM crashes
 

@@ -26,7 +26,9 @@ _MOST_PROGRAMS = 40
 
 
 class jit(Generic[P, R]):
-    """`jax.jit(function)`, compiled quickly where XLA can; inside of another `jit` or `vmap`, the function itself."""
+    """`jax.jit(function)`, compiled quickly where XLA can; inside of another `jit` or `vmap`, or
+    where JAX is told not to compile, the function itself.
+    """
 
     def __init__(self, function: Callable[P, R]):
         self.function = function
@@ -45,7 +47,8 @@ class jit(Generic[P, R]):
 
     def __call__(self, *args: P.args, **kwargs: P.kwargs) -> R:
         leaves, structure = jax.tree.flatten((args, kwargs))
-        if any(isinstance(leaf, jax.core.Tracer) for leaf in leaves):
+        off = jax.config.jax_disable_jit  # type: ignore[attr-defined]  # JAX makes its attributes as it goes
+        if off or any(isinstance(leaf, jax.core.Tracer) for leaf in leaves):
             return self.function(*args, **kwargs)
         small = jax.default_backend() == "cpu" and _numbers(leaves) <= _FEW_NUMBERS
         if small and structure not in self._closes_over_much:

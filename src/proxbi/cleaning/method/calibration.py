@@ -18,10 +18,9 @@ from scipy.optimize import minimize
 DOUBT = 0.01
 """The share of rows about which even a sure belief is taken to be wrong."""
 TINY = 1e-300
-SHARPNESS_SD, BIAS_SD, CLASS_SD = 0.4, 0.5, 0.3
-"""Of the prior of the calibration: the centre may be off by a factor of e^.4, a class by e^.5 in its odds, and by e^.3
-in its sharpness. (It was off by .3 and .35, root mean squares over 55 tables
-with noise of five kinds.)"""
+SHARPNESS_SD, BIAS_SD, CLASS_SD = 0.7, 0.5, 0.3
+"""Of the prior of the calibration: the centre may be off by a factor of two, a class by e^.5 in its odds, and by e^.3
+in its sharpness."""
 FIXED_SD = 1e-3
 """Of what is not to be moved: how sharp a class is, where few labels or doubtful ones would have to tell."""
 VAGUE_SD = 1.0

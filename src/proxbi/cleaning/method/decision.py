@@ -9,7 +9,9 @@ is the simplest explanation, and kept unless there is a sign against it:
   rows may have been picked because they are hard. The standard error is that of no noise, where both are of one kind: a
   few trusted rows among which the rare surprise is missing would seem far surer of themselves than they are;
 - the likelihood: with noise it is higher, by half as many units as the noise has numbers times the logarithm of the
-  rows (Bayes).
+  rows (Bayes);
+- a weaker sign of both kinds: trusted labels are likelier by `PROBABLY` standard errors, and all labels with noise. Few
+  wrong labels among many that are plain to see give no more.
 
 Without a control group it is enough that noise raises the log-likelihood by as much as it has numbers (Akaike).
 
@@ -32,9 +34,8 @@ from proxbi.cleaning.method import calibration, noise_model
 from proxbi.cleaning.method.calibration import TINY, Calibration, Labels, Scores, calibrate
 from proxbi.cleaning.method.noise_model import Noise
 
-CLEARLY = 1.25
-"""Standard errors: one of ten control groups is so much likelier by chance. Noise that is worth finding makes them
-likelier by twice as much or more, so that about as many of these are missed."""
+CLEARLY, PROBABLY = 1.5, 0.75
+"""Standard errors: one of fifteen control groups is so much likelier by chance, and one of four."""
 ENOUGH = 2500
 """Rows without trust that the calibration is found on, by alternation."""
 DRAWS, DRAWN = 16, 1000
@@ -197,7 +198,7 @@ def _is_noisy(found: Decision, blurred: Calibration, scores: Scores, evidence: E
     surprise = simple - labels.repeats * _expected(blurred.belief(scores))
     apart = _apart(surprise[control], surprise[~trusted])
     by_itself = gain > numbers * np.log(np.sum(~trusted)) / 2
-    return bool(apart > CLEARLY or by_itself)
+    return bool(apart > CLEARLY or by_itself or (gain > 0 and apart > PROBABLY))
 
 
 def _apart(few: Float[np.ndarray, " few"], many: Float[np.ndarray, " many"]) -> float:
