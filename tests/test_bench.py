@@ -105,6 +105,7 @@ def test_what_was_measured_is_written(tmp_path: Path) -> None:
 
 
 @pytest.mark.slow
+@pytest.mark.hours  # outside of CI, for its minutes
 def test_our_worker_is_right_and_keeps_time(tmp_path: Path) -> None:
     worker = Worker("proxbi", sys.executable, gpu=False, log=tmp_path / "log.txt")
     try:

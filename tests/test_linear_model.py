@@ -235,6 +235,7 @@ def test_more_columns_than_rows() -> None:
 
 
 @pytest.mark.slow
+@pytest.mark.hours  # outside of CI, for its minutes
 def test_logistic_regression_cv_is_matched_or_beaten() -> None:
     X, y = load_breast_cancer(return_X_y=True)
     X = StandardScaler().fit_transform(X)

@@ -163,6 +163,7 @@ def check_against_the_paper(cells):
 
 @needs_mnist
 @pytest.mark.slow
+@pytest.mark.hours  # outside of CI, for its minutes
 def test_the_itd_rows_of_table_1_to_the_printed_digit():
     check_against_the_paper(ITD_ROWS)
 

@@ -208,6 +208,7 @@ def test_killed_in_the_middle_of_an_epoch(tmp_path: Path) -> None:
 
 
 @pytest.mark.slow
+@pytest.mark.hours  # outside of CI, for its minutes
 @pytest.mark.skipif(not Path("/proc/self/status").exists(), reason="says how much memory is anonymous")
 def test_a_million_rows_of_a_file_take_less_than_a_gigabyte(tmp_path: Path) -> None:
     command = [sys.executable, child_rows.__file__, "memory", str(tmp_path)]
