@@ -117,7 +117,7 @@ def neumann(problem: Problem, x: Array, y: Array, key: Array, rate: Array) -> Ar
 
 
 def drawn_again(problem: Problem, key: Array, k: Any) -> Problem:
-    source: Any = problem.source  # type: ignore[attr-defined]
+    source: Any = problem.source  # type: ignore[attr-defined]  # of the problems of this benchmark alone
     return drawn(source, jax.random.fold_in(key, 100 + k))
 
 

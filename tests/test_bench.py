@@ -54,8 +54,8 @@ class StandIn:
 
 
 def test_a_wrong_hypergradient_is_found_out() -> None:
-    assert parts.judged(StandIn(1.0))["note"] == "right"  # type: ignore[arg-type]
-    wrong = parts.judged(StandIn(1.01))  # type: ignore[arg-type]
+    assert parts.judged(StandIn(1.0))["note"] == "right"  # type: ignore[arg-type]  # a stand-in for a worker
+    wrong = parts.judged(StandIn(1.01))  # type: ignore[arg-type]  # likewise
     assert wrong["note"] == "wrong, and not timed"
     assert wrong["median"] == pytest.approx(0.01, rel=1e-3)
 

@@ -43,14 +43,9 @@ def test_what_was_found_stays_right(seed: int) -> None:
     _judge([truth.case(seed)])
 
 
-ROUNDED = pytest.mark.xfail(
-    strict=False, reason="open in issue 10: 3 of 391 estimates are below the truth by 1e-4 of it"
-)
-
-
 @pytest.mark.slow
 @pytest.mark.hours  # 2,000 cases: five minutes; 150 of them are in the quick tests
-@pytest.mark.parametrize(("dtype", "number"), [("float64", 1300), pytest.param("float32", 700, marks=ROUNDED)])
+@pytest.mark.parametrize(("dtype", "number"), [("float64", 1300), ("float32", 700)])
 def test_claims_hold_in_all_programs(dtype: str, number: int) -> None:
     _judge(list(islice(truth.cases(lambda program: program.dtype == dtype), number)))
 

@@ -43,7 +43,7 @@ ORDER = [
     ["_batch"],
     ["_many"],
     ["_compare"],
-    ["_programs"],
+    ["_programs", "_process"],
     ["_public"],
     ["datasets"],
     ["plot"],

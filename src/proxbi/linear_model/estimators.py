@@ -19,7 +19,7 @@ try:
 except ImportError as error:
     raise ImportError("proxbi.linear_model needs scikit-learn 1.6 or newer: pip install 'proxbi[clean]'.") from error
 
-from proxbi.cleaning.inputs.process import require_a_working_jax
+from proxbi._process import require_a_working_jax
 from proxbi.glm.losses import Logistic, Loss, Softmax, Squared
 from proxbi.linear_model.choice import Choice, choose, tuned
 from proxbi.linear_model.folds import from_splits

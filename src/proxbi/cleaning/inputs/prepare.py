@@ -8,7 +8,8 @@ from typing import Any
 import numpy as np
 from jaxtyping import Bool, Float, Int
 
-from proxbi.cleaning.inputs import ballots, process
+from proxbi._process import require_a_working_jax
+from proxbi.cleaning.inputs import ballots
 from proxbi.cleaning.inputs.ballots import has_votes
 from proxbi.cleaning.inputs.checks import Words as Words
 from proxbi.cleaning.inputs.checks import (
@@ -99,7 +100,7 @@ def prepare(
     where nobody did). `y` of two or more columns are votes, rows by annotators; the class of a trusted row is then the
     one with the most votes.
     """
-    process.require_a_working_jax()
+    require_a_working_jax()
     words = words or Words()
     voting = ballots.read_ballots(y, words) if has_votes(y) else None
     rows = len(y)
