@@ -30,6 +30,7 @@ from proxbi import (
     minimize,
 )
 from proxbi.solvers import OnBatches
+from proxbi.solvers.stochastic._base import Draws
 
 # f = mean |y - t_j|^2 / 2 and g = mean over rows of (y - x + s_i)' diag(a_i) (y - x + s_i) / 2: with A = mean a_i and
 # c = mean(a_i s_i) / A, y* = x - c and Phi = |x - c - mean t|^2 / 2 + const.
@@ -90,6 +91,48 @@ def test_noise_that_stays_keeps_soba_away() -> None:
     """The control of the test above: it must be able to fail."""
     x = solve(SOLVERS["SOBA"], 800).x
     assert 1e-4 < np.linalg.norm(x - BEST) < 0.5
+
+
+def test_saba_draws_blocks_independently_once_its_table_is_full() -> None:
+    """In turn, each as often as the others, it took twice the steps."""
+    solver, seed = ProxSABA(batch=4), jnp.array([1, 2], jnp.uint32)
+    blocks = ROWS // 4
+    drawn = [int(solver.block(PROBLEM.data, "lower", Draws(jnp.int32(k), seed))) for k in range(3 * blocks)]
+    assert sorted(drawn[:blocks]) == list(range(blocks))
+    assert len(set(drawn[blocks : 2 * blocks])) < blocks
+
+
+def test_steps_of_y_shorten_where_the_lower_level_becomes_stiffer() -> None:
+    """g_yy = e^x, and x is pulled from 0 to 3: a step of y that was stable at x0 is ten times too long there."""
+
+    def stiff(x: Any, y: Any, batch: Any) -> Any:
+        return jnp.mean(jnp.exp(x[0]) * (y - batch["s"]) ** 2) / 2
+
+    def pulled(x: Any, y: Any, batch: Any) -> Any:
+        return jnp.mean((y - batch["t"]) ** 2) / 2 + jnp.sum((x - 3) ** 2) / 2
+
+    problem = Problem(pulled, stiff, Zero(), Rows(upper={"t": UPPER["t"]}, lower={"s": LOWER["s"]}))
+    result = minimize(problem, jnp.zeros(1), START, ProxSABA(0.05, 0.9, batch=BATCH), steps=600)
+    np.testing.assert_allclose(result.x, 3, atol=1e-6)
+    np.testing.assert_allclose(result.y, np.mean(LOWER["s"], axis=0), atol=1e-6)
+
+
+@pytest.mark.slow
+def test_steps_are_learned_again_as_x_moves() -> None:
+    """Phi = cosh-like: its curvature at x0 is e^4 times that at the minimum."""
+
+    def bent(x: Any, y: Any, batch: Any) -> Any:
+        return jnp.mean(jnp.cosh(y - batch["t"]))
+
+    problem = Problem(bent, lower, Zero(), Rows(upper={"t": 0.1 * UPPER["t"]}, lower=LOWER))
+    x0 = jnp.full(3, 4.0)
+    fixed, moving = (
+        minimize(problem, x0, x0, ProxSABA(batch=BATCH, relearn=relearn), steps=2000, every=500)
+        for relearn in (False, True)
+    )
+    assert moving.state.state.scale.outer > 3 * fixed.state.state.scale.outer
+    assert moving.state.state.scale.until > 2000
+    assert moving.stationarity < 1e-6
 
 
 @pytest.mark.slow

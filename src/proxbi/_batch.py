@@ -35,7 +35,7 @@ def together(
     steps: int,
 ) -> list[Result]:
     """The runs of all solvers, each from its own start, in one program."""
-    batch = _Batch(problem, solvers, x0s, y0s, goal, bounds)
+    batch = _Batch(problem, [solver.under_vmap() for solver in solvers], x0s, y0s, goal, bounds)
     with _driver.interruptible() as interrupted:
         batch.run(steps, interrupted)
     return batch.results()

@@ -76,6 +76,10 @@ class Solver(Module):
         """Steps between two rows of the history, where `minimize` is not told."""
         return 10
 
+    def under_vmap(self) -> "Solver":
+        """The solver that several runs in one program take: without what `vmap` would make expensive."""
+        return self
+
     @abstractmethod
     def init(self, problem: Problem, x: Any, y: Any) -> Any:
         """The state before the first step: a pytree with fields `x` and `y`, and what the next step needs."""

@@ -12,6 +12,7 @@ they estimate these. The prox leaves s = (x - b D_x - x+) / b in dh(x+).
 """
 
 from abc import abstractmethod
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
 import equinox as eqx
@@ -108,6 +109,13 @@ class OnBatches(Solver):
         if self.batch is not None and self.batch > count:
             raise ValueError(f"batch is {self.batch} rows, but {level} has only {count}.")
         return Sampling(self.batch or min(_BATCH, count), count, self.sampling)
+
+    def rows_of_step(self, problem: Problem) -> int:
+        """Derivatives of rows that a step takes, about: those of one `pieces` on a batch."""
+        if not isinstance(problem.data, Rows):
+            return 1
+        upper, lower = (self.rows_of(problem.data, level).batch for level in LEVELS)
+        return upper + 3 * lower
 
     def index(self, data: Rows, level: Level, draws: Draws) -> Int[Array, " batch"]:
         """The rows of the present batch."""
@@ -206,12 +214,18 @@ class SingleLoop(Linear):
     """Steps after which both step sizes have halved, as 1 / sqrt(1 + 3 t / half_life); None: never."""
     optimizer: "optax.GradientTransformation | None" = eqx.field(static=True, default=None, kw_only=True)
     """Of optax, for y; None: plain steps of `lower_step_size`."""
+    relearn: bool = eqx.field(static=True, default=True, kw_only=True)
+    """Whether step sizes that are not given are learned again as x moves. Under `vmap` every step would do that:
+    `minimize_many` and `sweep` switch it off."""
 
     def __check_init__(self) -> None:
         for name in ("step_size", "lower_step_size", "half_life"):
             if getattr(self, name) is not None:
                 _check.positive(name, getattr(self, name))
         _check.non_negative("damping", self.damping)
+
+    def under_vmap(self) -> "SingleLoop":
+        return replace(self, relearn=False)  # a `cond` would take both branches, in each step
 
     @property
     def momentum(self) -> Any:
@@ -228,19 +242,23 @@ class SingleLoop(Linear):
 
     def init(self, problem: Problem, x: PyTree, y: PyTree) -> LoopState:
         require_smooth(problem, type(self).__name__, "the default solver")
-        scale, counts = _scale.learned(self, problem, x, y)
-        v = _tree.zeros_like(y)
+        v, counts = _tree.zeros_like(y), jax.tree.map(jnp.int32, Counts())
+        if self._learns_as_it_goes(problem):
+            scale = _scale.unknown(jnp.zeros((), jax.tree.leaves(x)[0].dtype))
+        else:
+            scale, counts = _scale.learned(self, problem, x, y)
         optimizer = None if self.optimizer is None else self.optimizer.init(y)
         memory, zero = self.remembered(problem, x, y, v), _tree.zeros_like(x)
         return LoopState(x, y, v, zero, zero, memory, optimizer, scale, Draws.first(), Owed(counts))
 
     def step(self, problem: Problem, state: LoopState, key: PRNGKeyArray) -> tuple[LoopState, Info]:
-        state = state._replace(draws=state.draws.begun(key))
+        state, learning = self._scaled(problem, state._replace(draws=state.draws.begun(key)))
         found, memory, counts = self.estimate(problem, state, key)
         (g_y, product, cross), (f_x, f_y) = found
         adjoint = _tree.axpy(self.damping, state.v, _tree.subtract(product, f_y))
         direction = self._averaged(state, _tree.subtract(f_x, cross))
-        rates = self._rates(state).within(_tree.norm(direction))
+        stiffness = ratio(_tree.norm(product), _tree.norm(state.v))
+        rates = self._rates(state).within(_tree.norm(direction)).no_stiffer_than(stiffness / self.caution)
         forward = _tree.axpy(-rates.outer, direction, state.x)
         x = problem.regularizer.prox(forward, rates.outer)
         y, optimizer = self._lower_step(state, g_y, rates.lower)
@@ -259,7 +277,7 @@ class SingleLoop(Linear):
             stationarity=_tree.norm(_tree.axpy(1, state.subgradient, direction)),
             lower_residual=_tree.norm(g_y),
             linear=None,
-            counts=jax.tree.map(jnp.int32, counts + state.owed.counts + Counts(prox=1)),
+            counts=jax.tree.map(jnp.int32, counts + learning + state.owed.counts + Counts(prox=1)),
         )
         return moved, info
 
@@ -292,13 +310,33 @@ class SingleLoop(Linear):
         keep = jnp.where(state.draws.number == 0, 0.0, self.momentum)
         return _tree.axpy(keep, _tree.subtract(state.average, direction), direction)
 
+    def _learns_as_it_goes(self, problem: Problem) -> bool:
+        """Whether there is something to learn, and rows to learn it from in any step."""
+        on_device = isinstance(problem.data, Rows) and all(
+            isinstance(getattr(problem.data, level), ArrayRows) for level in LEVELS
+        )
+        return self.relearn and on_device and (self.step_size is None or self.lower_step_size is None)
+
+    def _scaled(self, problem: Problem, state: LoopState) -> tuple[LoopState, Counts]:
+        """With step sizes learned again where it is time to, and what that cost."""
+        none = jax.tree.map(jnp.int32, Counts())
+        if not self._learns_as_it_goes(problem):
+            return state, none
+        number, point = state.draws.number, (state.x, state.y, state.v)
+        scale, cost = jax.lax.cond(
+            number >= state.scale.until,
+            lambda: _scale.learned(self, problem, *point, number),
+            lambda: (state.scale, none),
+        )
+        return state._replace(scale=scale), cost
+
     def _rates(self, state: LoopState) -> _scale.Scale:
         if self.half_life is None:
             return state.scale
         half_life = jnp.asarray(self.half_life, state.scale.outer.dtype)
         faded = 1 / jnp.sqrt(1 + 3 * state.draws.number.astype(half_life.dtype) / half_life)  # a half at t = half_life
-        a, v, b, radius = state.scale
-        return _scale.Scale(faded * a, faded * v, faded * b, radius)
+        a, v, b = (faded * size for size in state.scale[:3])
+        return state.scale._replace(lower=a, adjoint=v, outer=b)
 
     def _lower_step(self, state: LoopState, g_y: PyTree, rate: Scalar) -> tuple[PyTree, PyTree]:
         if self.optimizer is None:

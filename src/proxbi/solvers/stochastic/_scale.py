@@ -1,27 +1,37 @@
-r"""Step sizes from a few batches at the start, where none are given.
+r"""Step sizes from a few batches, where none are given; learned at the start, and again as x moves.
 
 **y and v.** A step along the gradient of a batch is stable up to 2 / L, L the largest curvature of that batch. Power
 iterations on g_yy of a few batches give the largest one met: a = 1 / L.
 
-**x.** Phi on those batches together has a curvature C, by power iterations on differences of its hypergradient. A step
-of 1 / C would be stable if y and v followed at once. They follow at the rate r = a m, with m the curvature that the
-adjoint equation meets, <v, g_yy v> / <v, v>. For small steps the three are close to
+**x.** The curvature of Phi on those batches together has two parts. The direct one, D, is that of d = f_x - g_xy v in x
+while y and v stay: a step of 1 / D would be stable. The other, C, is what the change of y and v with x adds. They
+follow at the rate r = a m, with m the curvature that the adjoint equation meets, <v, g_yy v> / <v, v>. For small steps
+b and D = 0 the three are close to
 
     x' = -b C v,    v' = r (y - v),    y' = r (x - y),     with the characteristic polynomial  s (s + r)^2 + b C r^2,
 
 stable for b C < 2 r, and without oscillation up to b C = 4 r / 27. As C, from a few rows, is rather too large, and
-where it acts alone some oscillation does no harm, b = r / (2 C). Beyond the way that C was measured on nothing is known
-about it: no step of x is longer.
+where it acts alone some oscillation does no harm, b = 1 / (2 (D + C / r)): half of what D alone allows, and a quarter
+of what C alone does. D and C are found by power iterations on differences of d and of the hypergradient. Beyond the way
+l that they were measured on nothing is known about them: in the time 1 / r that y and v take to follow, x goes no
+further, so that no step is longer than r l.
+
+**As x moves**, g may become more curved than it was where a was learned, and y and v grow along the eigenvector in
+which the step is too long. But then v turns into that direction, and |g_yy v| / |v|, which each step computes, is the
+curvature there: a is at most its inverse.
 
 **Entries of x for each row.** If each row has an entry of its own, the curvature of Phi on n of N rows is N / n times
 that on all rows, as each row's weight in the mean is: b is multiplied by N / n.
+
+**Again.** Curvatures are those at one x. They are learned again once the run is twice as long, and has cost `_PAYS`
+times what learning did: a run of T steps learns about log2(T) times, for a small part of its rows.
 """
 
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
-from jaxtyping import PyTree
+from jaxtyping import Array, Int, PyTree
 
 from proxbi import _tree
 from proxbi._tree import Scalar
@@ -36,11 +46,12 @@ if TYPE_CHECKING:
 
 BATCHES = 8  # that the curvature is learned from
 _POWERS = 10  # iterations: the largest eigenvalue to some percent, where the next one is half of it
-_OUTER_POWERS = 3  # each takes a lower solve
-_CALM = 0.5  # b C / r, as derived above
+_OUTER_POWERS = 2  # each takes a lower solve
+_CALM = 0.5  # b (D + C / r), as derived above
 _PROBE = 0.1  # length of the way along which C is measured, relative to that of x, or of a vector of ones
-_SOLVE = 1e-3  # accuracy of y and v there
+_SOLVE = 1e-2  # accuracy of y and v there: curvatures are wanted to some percent
 _MOST = 200  # gradients, and products
+_PAYS = 5  # rows that steps look at before steps are learned again, in units of those that learning looked at
 _SEED = 0xB5297A4D  # of the batches looked at: they are the same in all runs, which may be resumed
 
 
@@ -52,11 +63,18 @@ class Scale(NamedTuple):
     outer: Scalar
     radius: Scalar
     """The longest step of x; infinite where the step size was given."""
+    until: Int[Array, ""]
+    """The number of the step before which all are learned again."""
 
     def within(self, slope: Scalar) -> "Scale":
         """With a step along a direction of this length that is no longer than the radius."""
         far = self.outer * slope > self.radius
         return self._replace(outer=jnp.where(far, self.radius / jnp.where(far, slope, 1), self.outer))
+
+    def no_stiffer_than(self, curvature: Scalar) -> "Scale":
+        """With steps of y and v that are stable where this curvature of g was met."""
+        longest = 1 / jnp.where(curvature > 0, curvature, jnp.finfo(curvature.dtype).tiny)
+        return self._replace(lower=jnp.minimum(self.lower, longest), adjoint=jnp.minimum(self.adjoint, longest))
 
 
 def radius_at(x: PyTree) -> Scalar:
@@ -65,8 +83,16 @@ def radius_at(x: PyTree) -> Scalar:
     return _PROBE * jnp.maximum(_tree.norm(x), entries**0.5)
 
 
-def learned(solver: "OnBatches", problem: Problem, x: PyTree, y: PyTree) -> tuple[Scale, Counts]:
-    """The steps that were given, and the others as derived above, with what that cost."""
+def unknown(like: Scalar) -> Scale:
+    """Steps that are still to be learned."""
+    zero = jnp.zeros_like(like)
+    return Scale(zero, zero, zero, zero, jnp.int32(0))
+
+
+def learned(
+    solver: "OnBatches", problem: Problem, x: PyTree, y: PyTree, v: PyTree = None, number: Any = 0
+) -> tuple[Scale, Counts]:
+    """The steps that were given, and the others as derived above, before step `number`, with what that cost."""
     given, dtype = solver, jax.tree.leaves(x)[0].dtype
     lower, outer = getattr(given, "lower_step_size", None), getattr(given, "step_size", None)
     counts = jax.tree.map(jnp.int32, Counts())
@@ -76,12 +102,16 @@ def learned(solver: "OnBatches", problem: Problem, x: PyTree, y: PyTree) -> tupl
         curvature, cost = _lower_curvature(sample, x, y)
         counts = counts + cost
         lower = solver.caution / (curvature + damping) if lower is None else lower
-    radius = jnp.asarray(jnp.inf, dtype) if outer is not None else radius_at(x).astype(dtype)
+    radius = jnp.asarray(jnp.inf, dtype)
     if outer is None:
-        outer, cost = _outer_step(sample, x, y, jnp.asarray(lower, dtype))
-        outer, counts = solver.caution * outer * _spread(sample, x), counts + cost
+        outer, follow, cost = _outer_step(sample, x, y, v, jnp.asarray(lower, dtype))
+        outer, counts = outer * _spread(sample, x), counts + cost
+        radius = (follow * radius_at(x)).astype(dtype)
     lower = jnp.asarray(lower, dtype)
-    return Scale(lower, lower, jnp.asarray(outer, dtype), radius), jax.tree.map(jnp.int32, counts)
+    counts = jax.tree.map(jnp.int32, counts)
+    paid = _PAYS * counts.rows // solver.rows_of_step(problem)
+    until = jnp.maximum(2 * number, number + paid + 1).astype(jnp.int32)
+    return Scale(lower, lower, jnp.asarray(outer, dtype), radius, until), counts
 
 
 def sampled(solver: "OnBatches", problem: Problem) -> Problem:
@@ -130,33 +160,48 @@ class _Probed(NamedTuple):
     grad: PyTree
     y: PyTree
     v: PyTree
-    direction: PyTree
+    direct: PyTree  # the direction in which d was changed most with y and v as they are, times D
+    lagged: PyTree  # that in which their change did most, times C
     counts: Counts
 
 
-def _outer_step(sample: Problem, x: PyTree, y: PyTree, lower: Scalar) -> tuple[Scalar, Counts]:
-    """a m / (2 C)."""
+def _outer_step(sample: Problem, x: PyTree, y: PyTree, v: PyTree, lower: Scalar) -> tuple[Scalar, Scalar, Counts]:
+    """1 / (2 (D + C / r)), and r."""
     hypergradient = AID(AcceleratedGradient(_SOLVE, _MOST), CG(_MOST, _SOLVE))
     length = radius_at(x)
 
-    # Round 0 is at x, and its direction is d; those after it change d. One loop: a hypergradient takes long to compile.
-    def probe(number: Any, at: _Probed) -> _Probed:
-        size, first = _tree.norm(at.direction), number == 0
-        way = jnp.where(first, 0, length / jnp.where(size > 0, size, 1))
-        there = hypergradient(sample, _tree.axpy(way, at.direction, x), at.y, at.v)
-        change = _tree.scale(1 / length, _tree.subtract(there.grad, at.grad))
-        counts = at.counts + jax.tree.map(jnp.int32, there.counts)
-        begun = _Probed(there.grad, there.y, there.aux, there.grad, counts)
-        return _tree.where(first, begun, at._replace(direction=change, counts=counts))
+    def moved(direction: PyTree) -> PyTree:
+        size = _tree.norm(direction)
+        return _tree.axpy(length / jnp.where(size > 0, size, 1), direction, x)
 
-    v = _tree.zeros_like(y)
-    start = _Probed(_tree.zeros_like(x), y, v, _tree.zeros_like(x), jax.tree.map(jnp.int32, Counts()))
+    # Round 0 is at x, and its directions are d; those after it change d. One loop, as a hypergradient takes long to
+    # compile.
+    def probe(number: Any, at: _Probed) -> _Probed:
+        first = number == 0
+
+        def change(where: PyTree) -> PyTree:
+            """Of d, with y and v as they are."""
+            partial = _tree.subtract(sample.grad_upper(where, at.y)[0], sample.cross(where, at.y)(at.v))
+            return _tree.scale(1 / length, _tree.subtract(partial, at.grad))
+
+        where = _tree.where(first, x, moved(at.lagged))
+        there = hypergradient(sample, where, at.y, at.v)
+        total = _tree.scale(1 / length, _tree.subtract(there.grad, at.grad))
+        counts = at.counts + jax.tree.map(jnp.int32, there.counts + Counts(grad_upper=2, cross=2))
+        begun = _Probed(there.grad, there.y, there.aux, there.grad, there.grad, counts)
+        lagged = _tree.subtract(total, change(where))
+        return _tree.where(first, begun, at._replace(direct=change(moved(at.direct)), lagged=lagged, counts=counts))
+
+    v, none = _tree.zeros_like(y) if v is None else v, _tree.zeros_like(x)
+    start = _Probed(none, y, v, none, none, jax.tree.map(jnp.int32, Counts()))
     found = jax.lax.fori_loop(0, 1 + _OUTER_POWERS, probe, start)
-    curvature = _tree.norm(found.direction)
     energy, size = _tree.dot(found.v, sample.hvp(x, found.y)(found.v)), _tree.dot(found.v, found.v)
     follow = jnp.clip(lower * energy / jnp.where(size > 0, size, 1), 0, 1)
+    direct, lagged = _tree.norms(found.direct, found.lagged)
+    curvature = direct * follow + lagged
     step = _CALM * follow / jnp.where(curvature > 0, curvature, 1)
-    return jnp.where(step > 0, step, lower), sample.with_rows(found.counts + Counts(hvp=1))
+    follow = jnp.where(follow > 0, follow, 1)  # 0 where v is: nothing has to be followed
+    return jnp.where(step > 0, step, lower), follow, sample.with_rows(found.counts + Counts(hvp=1))
 
 
 def _spread(sample: Problem, x: PyTree) -> float:

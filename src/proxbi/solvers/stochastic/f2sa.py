@@ -97,7 +97,8 @@ class ProxF2SA(Linear):
         state = state._replace(draws=state.draws.begun(key))
         here = self.drawn(problem, state.draws)
         found = self._directions(here, state)
-        a, _, b, _ = state.scale.within(_tree.norm(found.outer))
+        scale = state.scale.within(_tree.norm(found.outer))
+        a, b = scale.lower, scale.outer
         forward = _tree.axpy(-b, found.outer, state.x)
         x = problem.regularizer.prox(forward, b)
         moved = state._replace(
