@@ -27,7 +27,7 @@ import psutil
 
 from proxbi.cleaning.files.job import Outputs, clean_file
 from proxbi.cleaning.files.tables import Roles
-from proxbi.cleaning.large.job import clean_files
+from proxbi.cleaning.large.job import JUDGING, clean_files
 
 CLASSES, WRONG, TRUSTED = 5, 0.2, 0.01
 ROLES = Roles("label", "gold")
@@ -81,7 +81,7 @@ def killer(wanted: bool) -> Any:
 
     def progress(stage: str, share: float) -> None:
         print(f"  {time.strftime('%H:%M:%S')} {stage} {share:.0%}", flush=True)
-        if wanted and stage == "judging all rows" and not done:
+        if wanted and stage == JUDGING and not done:
             for child in psutil.Process().children(recursive=True):
                 if any("spawn_main" in word for word in child.cmdline()):
                     done.append(child.pid)

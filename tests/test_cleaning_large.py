@@ -28,12 +28,12 @@ from proxbi.cleaning import LabelCleaner
 from proxbi.cleaning.files.job import Outputs, clean_file
 from proxbi.cleaning.files.tables import ADDED, GIVEN, Roles
 from proxbi.cleaning.large import engine, parquet
-from proxbi.cleaning.large.job import clean_files
+from proxbi.cleaning.large.job import JUDGING, clean_files
 from proxbi.cleaning.method import drawing
 
 ROWS, FIT, CLASSES = 1400, 300, 3
 ROLES = Roles("label", "gold", group="who", id="id")
-CUTS = (0, 500, 500, 1100, ROWS)  # one of the files has no rows
+CUTS = (0, 500, 500, 800, 1100, ROWS)  # one of the files has no rows
 
 
 def table(seed: int = 0, rows: int = ROWS) -> pd.DataFrame:
@@ -55,7 +55,7 @@ def table(seed: int = 0, rows: int = ROWS) -> pd.DataFrame:
 
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The table as one file and as four."""
+    """The table as one file and as five."""
     made, whole = tmp_path_factory.mktemp("tables"), table()
     (made / "data").mkdir()
     whole.to_parquet(made / "whole.parquet", index=False)
@@ -154,9 +154,9 @@ def test_rows_without_weight_are_not_drawn_and_a_small_table_is_taken_whole() ->
 
 
 def test_the_files_are_those_of_one_process(folder: Path, in_blocks: dict[str, Any]) -> None:
-    assert sorted(path.name for path in (folder / "out").iterdir()) == [f"part-{k}.parquet" for k in range(4)]
+    assert sorted(path.name for path in (folder / "out").iterdir()) == [f"part-{k}.parquet" for k in range(5)]
     require_same(joined(folder / "out"), pd.read_parquet(folder / "cleaned.parquet"))
-    for number in range(4):
+    for number in range(5):
         before, after = (pq.read_table(folder / where / f"part-{number}.parquet") for where in ("data", "out"))
         assert after.column_names == [*before.column_names, *ADDED]
         assert after.select(before.column_names).equals(before)
@@ -341,7 +341,7 @@ def test_a_worker_that_dies_costs_its_block_and_not_the_run(folder: Path, tmp_pa
     with distributed.LocalCluster(n_workers=2, threads_per_worker=1, dashboard_address=None) as cluster:
 
         def kill(stage: str, share: float) -> None:
-            if stage == "judging all rows" and not killed:
+            if stage == JUDGING and not killed:
                 killed.append(next(iter(cluster.workers.values())).pid)
                 os.kill(killed[0], signal.SIGKILL)
 

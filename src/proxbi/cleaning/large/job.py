@@ -30,6 +30,9 @@ from proxbi.cleaning.result import Overview
 LOOKED, TAKEN, LEARNED = 0.05, 0.15, 0.3
 """The share of the work that is done after each stage, roughly: all else is judging."""
 
+JUDGING = "judging file by file"
+"""The last stage, by name."""
+
 Progress = Callable[[str, float], None]
 Mode = Literal["weight", "drop", "relabel"]
 
@@ -82,7 +85,7 @@ def clean_files(
         figures = []
         for done, one in enumerate(run(_judge, work, parts)):
             figures.append(one)
-            say("judging all rows", LEARNED + (1 - LEARNED) * (done + 1) / len(parts))
+            say(JUDGING, LEARNED + (1 - LEARNED) * (done + 1) / len(parts))
     found = overview(taught, Figures.sum([*figures, taught.apart]))
     told = summary(taught.inputs, found, seed, command) | {"digest": digest}
     if to_summary is not None:
