@@ -120,11 +120,11 @@ def streamed_model(
     All rows are looked at once, and refused where they have NaN, or targets that are no classes. x has as many entries
     as there are rows; x0 of any other shape is refused.
 
-    >>> from proxbi import MemmapRows, ProxBiO, AID, GradientDescent, CG, minimize
+    >>> from proxbi import MemmapRows
     >>> Z, t = np.array([[1.0, 0.0], [0.0, 1.0], [1.0, 0.1]], np.float16), np.array([0, 1, 1], np.uint8)
     >>> problem = streamed_model(MemmapRows((Z, t)), (Z[:2], t[:2]), ridge=0.1, block=2)
     >>> print(problem.grad_lower(jnp.zeros(3), jnp.zeros((2, 2))).round(3))
-    [[-0.    0.1  ] [ 0.   -0.1  ]]
+    [[ 0.     0.092] [ 0.    -0.092]]
     """
     known = Softmax() if loss is None else loss
     _check.positive("ridge", _check.as_float(ridge))

@@ -20,11 +20,14 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float, Int, PyTree
 
-from proxbi.rows._sources import RowSource
+from proxbi.rows._sources import RowError, RowSource
 
 T = TypeVar("T")
 BYTES = 1 << 22
 """Of a block: some of them fit into a cache, and asking for one takes a small part of the time it takes to use it."""
+
+MOST = 2**31 - 1
+"""Rows: JAX counts in 32 bits by default."""
 
 
 class Prefetched(RowSource):
@@ -33,6 +36,8 @@ class Prefetched(RowSource):
     def __init__(self, source: RowSource, block: int | None = None):
         """`block` rows at most; by default as many as make `BYTES`."""
         self.source, self._count = source, len(source)
+        if self._count > MOST:
+            raise RowError(f"there are {self._count:,} rows, more than the {MOST:,} that 32 bits count.")
         first = source.block(0, 1)
         each = sum(np.asarray(leaf).nbytes for leaf in jax.tree.leaves(first))
         most = block or max(1, BYTES // max(1, each))
@@ -109,7 +114,7 @@ class HostRows(eqx.Module):
         rows = jax.pure_callback(self.source.number, self.source.shapes, k)
         size = self.source.size
         start = jnp.minimum(k * size, len(self) - size)
-        return HostBlock(rows, start, (start + jnp.arange(size) >= k * size).astype(jnp.float32))
+        return HostBlock(rows, start, (start + jnp.arange(size, dtype=k.dtype) >= k * size).astype(jnp.float32))
 
     def sum(self, function: Callable[[HostBlock], T]) -> T:
         """The compensated sum of a function of the blocks."""
@@ -122,7 +127,7 @@ class HostRows(eqx.Module):
             after = jax.tree.map(jnp.add, total, term)
             return after, jax.tree.map(lambda a, b, c: (a - b) - c, after, total, term)
 
-        found: T = jax.lax.fori_loop(0, self.source.blocks, body, (nothing, nothing))[0]
+        found: T = jax.lax.fori_loop(jnp.int32(0), jnp.int32(self.source.blocks), body, (nothing, nothing))[0]
         return found
 
     def each(self, function: Callable[[HostBlock], Float[Array, " block"]], like: Array) -> Array:
@@ -132,4 +137,4 @@ class HostRows(eqx.Module):
             block = self.block(k)
             return jax.lax.dynamic_update_slice_in_dim(out, function(block), block.start, axis=0)
 
-        return jax.lax.fori_loop(0, self.source.blocks, body, jnp.zeros_like(like))
+        return jax.lax.fori_loop(jnp.int32(0), jnp.int32(self.source.blocks), body, jnp.zeros_like(like))
