@@ -24,10 +24,11 @@ from numpy.testing import assert_allclose
 from tests.test_cli_clean import clean as run_command
 
 import proxbi.cleaning.method.clean
+from proxbi import _engine
 from proxbi.cleaning import LabelCleaner
 from proxbi.cleaning.files.job import Outputs, clean_file
 from proxbi.cleaning.files.tables import ADDED, GIVEN, Roles
-from proxbi.cleaning.large import engine, parquet
+from proxbi.cleaning.large import parquet
 from proxbi.cleaning.large.job import JUDGING, clean_files
 from proxbi.cleaning.method import drawing
 
@@ -285,7 +286,7 @@ def test_a_damaged_output_is_written_again(folder: Path, in_blocks: dict[str, An
 
 
 def test_without_dask_it_is_said_what_to_install(folder: Path) -> None:
-    with patch.object(engine, "find_spec", lambda name: None), pytest.raises(ImportError, match=r"proxbi\[dask\]"):
+    with patch.object(_engine, "find_spec", lambda name: None), pytest.raises(ImportError, match=r"proxbi\[dask\]"):
         clean_files(folder / "data", ROLES, folder / "o", engine="dask")
 
 
@@ -358,5 +359,5 @@ def test_a_worker_that_dies_costs_its_block_and_not_the_run(folder: Path, tmp_pa
 @pytest.mark.slow
 def test_a_scheduler_that_is_not_there_is_named(folder: Path, tmp_path: Path) -> None:
     pytest.importorskip("distributed", reason="distributed is not installed: pip install 'proxbi[dask]'")
-    with patch.object(engine, "SECONDS", 1), pytest.raises(OSError, match=r"tcp://127\.0\.0\.1:9 does not answer"):
+    with patch.object(_engine, "SECONDS", 1), pytest.raises(OSError, match=r"tcp://127\.0\.0\.1:9 does not answer"):
         clean_files(folder / "data", ROLES, tmp_path / "o", engine="dask", scheduler="tcp://127.0.0.1:9")

@@ -2,6 +2,6 @@
 
 The same method on the same rows. A sample of at most 45,000 rows (`method.drawing`) teaches all that there is to learn;
 what is left is map and reduce over blocks of rows: `look` at labels, `take` the rows of the sample, and judge
-every block. `engine.py` says where that happens, `parquet.py` reads and writes files, `job.py` is the work of
+every block. `proxbi._engine` says where that happens, `parquet.py` reads and writes files, `job.py` is the work of
 `proxbi clean 'data/*.parquet' --out cleaned/`, and `frame.py` that of `LabelCleaner.fit` on a Dask data frame.
 """

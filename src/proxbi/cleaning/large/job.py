@@ -13,6 +13,7 @@ from typing import Any, Literal, NamedTuple
 import numpy as np
 
 from proxbi import __version__
+from proxbi._engine import Engine, started
 from proxbi.cleaning.files.formats import Parquet, changed
 from proxbi.cleaning.files.job import require_packages, summary, write_summary
 from proxbi.cleaning.files.places import require_readable, require_writable, write_all
@@ -20,7 +21,6 @@ from proxbi.cleaning.files.tables import ADDED, Roles, Rows, changes_of, check_c
 from proxbi.cleaning.inputs.checks import Words, class_indices, group_indices, require_labels
 from proxbi.cleaning.inputs.prepare import Inputs, Names, prepare
 from proxbi.cleaning.large.block import Block, Judging, judge_block
-from proxbi.cleaning.large.engine import Engine, EngineName, started
 from proxbi.cleaning.large.learn import Taught, overview, teach
 from proxbi.cleaning.large.parquet import Part, batches, digest_of, find_parts, finished, take, write_blocks
 from proxbi.cleaning.method.drawing import Drawn, drawn, merged, with_apart
@@ -55,7 +55,7 @@ def clean_files(
     mode: Mode = "weight",
     weights: Literal["auto", "free"] = "auto",
     seed: int = 0,
-    engine: EngineName = "blocks",
+    engine: Literal["blocks", "dask"] = "blocks",
     scheduler: str | None = None,
     workers: int | None = None,
     command: str | None = None,
@@ -76,7 +76,7 @@ def clean_files(
     parts = find_parts(given)
     check(parts, given, roles, out, to_summary)
     say = progress or (lambda stage, share: None)
-    with started(engine, scheduler, workers) as run:
+    with started("dask" if engine == "dask" else "here", scheduler, workers) as run:
         taught, features = _taught(run, parts, given, roles, weights, seed, say)
         asked = [__version__, seed, weights, mode, str(roles), [part.mark() for part in parts]]
         apart = None if roles.trusted_file is None else roles.trusted_file.stat()

@@ -1,16 +1,18 @@
-"""Where blocks are worked on: one after another in this process, or on the workers of a Dask cluster.
+"""Where pieces of work are done: one after another in this process, in processes of this machine (joblib), or on the
+workers of a Dask cluster.
 
-An engine is a function that takes what all blocks need, and the blocks, and gives their results in order. Dask works
-on a block again if its worker dies; so the work on a block must have the same result each time, and whatever it writes
-must be there whole or not at all.
+An engine is a function that takes what all pieces need, and the pieces, and gives their results in order. Dask does a
+piece again if its worker dies; so a piece must have the same result each time, and whatever it writes must be there
+whole or not at all.
 """
 
+import pickle
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from importlib.util import find_spec
 from typing import Any, Literal, Protocol, TypeVar
 
-EngineName = Literal["blocks", "dask"]
+EngineName = Literal["here", "joblib", "dask"]
 SECONDS = 30
 """To wait for a scheduler."""
 
@@ -20,13 +22,13 @@ R = TypeVar("R")
 
 
 class Engine(Protocol):
-    """Works on blocks; the results come in the order of the blocks."""
+    """Does pieces of work; the results come in the order of the pieces."""
 
     def __call__(self, work: Callable[[H, B], R], held: H, blocks: Sequence[B]) -> Iterator[R]: ...
 
 
 def in_process(work: Callable[[H, B], R], held: H, blocks: Sequence[B]) -> Iterator[R]:
-    """One block after another.
+    """One piece after another.
 
     >>> list(in_process(lambda scale, block: scale * sum(block), 2, [(1, 2), (3, 4)]))
     [6, 14]
@@ -37,13 +39,16 @@ def in_process(work: Callable[[H, B], R], held: H, blocks: Sequence[B]) -> Itera
 
 @contextmanager
 def started(name: EngineName, scheduler: str | None = None, workers: int | None = None) -> Iterator[Engine]:
-    """The engine; with "dask" on the cluster of this scheduler, or one of its own on this machine with so many worker
-    processes.
+    """The engine; with "joblib" in so many processes, with "dask" on the cluster of this scheduler, or one of its own
+    on this machine with so many worker processes.
     """
-    if name == "blocks":
+    if name == "here":
         yield in_process
         return
-    require_dask()
+    _require(name)
+    if name == "joblib":
+        yield _in_processes(workers)
+        return
     from distributed import Client, LocalCluster
 
     if scheduler is not None:
@@ -82,10 +87,41 @@ def on(client: Any) -> Engine:
     return run
 
 
-def require_dask() -> None:
+def _in_processes(workers: int | None) -> Engine:
+    """Of joblib, which are spawned, as JAX needs it."""
+
+    def run(work: Callable[[H, B], R], held: H, blocks: Sequence[B]) -> Iterator[R]:
+        from joblib import Parallel, delayed
+
+        yield from Parallel(n_jobs=workers or -1, return_as="generator")(delayed(work)(held, block) for block in blocks)
+
+    return run
+
+
+def packed(*values: Any) -> tuple[bytes, bool]:
+    """Anything, functions and JAX's arrays included, as bytes for another process. They are not read before JAX has the
+    precision that it has here: it would round what is read.
+    """
+    import cloudpickle
+    import jax
+
+    return cloudpickle.dumps(values), bool(jax.config.values["jax_enable_x64"])
+
+
+def unpacked(given: tuple[bytes, bool]) -> Any:
+    """What was packed, in the process that it was sent to."""
+    import jax
+
+    if jax.config.values["jax_enable_x64"] != given[1]:
+        jax.config.update("jax_enable_x64", given[1])
+    return pickle.loads(given[0])
+
+
+def _require(name: EngineName) -> None:
     """Say what is to be installed."""
-    if find_spec("distributed") is None or find_spec("dask") is None:
-        raise ImportError("the engine dask needs dask and distributed: pip install 'proxbi[dask]'.")
+    needed = ("cloudpickle", "joblib") if name == "joblib" else ("cloudpickle", "dask", "distributed")
+    if lacking := [each for each in needed if find_spec(each) is None]:
+        raise ImportError(f"the engine {name} needs {', '.join(lacking)}: pip install 'proxbi[dask]'.")
 
 
 def _same(held: H) -> H:
