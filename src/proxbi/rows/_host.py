@@ -44,7 +44,7 @@ class Prefetched(RowSource):
         self.blocks = -(-self._count // most)
         self.size = -(-self._count // self.blocks)
         self.shapes = jax.tree.map(
-            lambda leaf: jax.ShapeDtypeStruct((self.size, *np.shape(leaf)[1:]), np.asarray(leaf).dtype), first
+            lambda leaf: jax.ShapeDtypeStruct((self.size, *np.shape(leaf)[1:]), _known(np.asarray(leaf).dtype)), first
         )
         self._thread = ThreadPoolExecutor(max_workers=1, thread_name_prefix="proxbi-rows")
         self._ahead: dict[int, Future[PyTree]] = {}
@@ -72,11 +72,25 @@ class Prefetched(RowSource):
 
     def _read(self, k: int) -> PyTree:
         start = self.start(k)
-        return self.source.block(start, start + self.size)
+        return jax.tree.map(_narrowed, self.source.block(start, start + self.size), self.shapes)
 
     def start(self, k: Any) -> Any:
         """The first row of block k."""
         return min(k * self.size, self._count - self.size)
+
+
+def _known(dtype: Any) -> Any:
+    """What JAX makes of this type: without its 64 bits, half of them."""
+    return jax.dtypes.canonicalize_dtype(dtype)
+
+
+def _narrowed(values: Any, like: jax.ShapeDtypeStruct) -> np.ndarray:
+    """The values in a type that JAX knows; integers that are too large stay too large."""
+    array = np.asarray(values)
+    if array.dtype.kind in "iu" and array.dtype != like.dtype:
+        ends = np.iinfo(like.dtype)
+        array = np.clip(array, ends.min, ends.max)
+    return array.astype(like.dtype, copy=False)
 
 
 class HostBlock(NamedTuple):
