@@ -70,7 +70,9 @@ def test_scores_are_the_map_times_coefficients() -> None:
     rows, _ = clouds(40, 3, 0)
     phi = kernel.kernel_map(rows[:16], 3.0)
     coefficients = jax.random.normal(jax.random.key(0), (16, 3), F32)
-    assert_allclose(phi.scorer(coefficients)(jnp.asarray(rows)), phi(jnp.asarray(rows)) @ coefficients, atol=1e-3)
+    whitened = phi.whitening @ coefficients
+    scores = kernel.mapped_rows(phi.center, phi.landmarks, phi.bandwidth, jnp.asarray(rows), whitened)
+    assert_allclose(scores, phi(jnp.asarray(rows)) @ coefficients, atol=1e-3)
 
 
 def test_the_map_does_not_care_where_the_origin_is() -> None:
@@ -187,24 +189,31 @@ def judged(quality: np.ndarray, drawn: np.ndarray, noisy: bool = True) -> scorin
     )
 
 
+def share(found: scoring.Judged, rows: np.ndarray) -> summary.Interval:
+    """The share of wrong labels among some rows of one class."""
+    wrong = 1 - found.quality[rows]
+    sums = (rows.sum(), 0, wrong.sum(), (wrong * (1 - wrong)).sum())
+    return summary.wrong_share(summary.Tally(*(np.array([each]) for each in sums)), found, rows)
+
+
 def test_the_interval_covers_the_share_of_wrong_labels() -> None:
     draw = np.random.default_rng(3)
     covered = 0
     for _ in range(200):
         quality = draw.beta(0.3, 0.1, size=300)
-        share = np.mean(draw.random(300) > quality)
-        interval = summary.wrong_share(judged(quality, np.tile(quality, (4, 1))), np.ones(300, bool))
+        truth = np.mean(draw.random(300) > quality)
+        interval = share(judged(quality, np.tile(quality, (4, 1))), np.ones(300, bool))
         assert 0 <= interval.low <= interval.estimate <= interval.high <= 1
-        covered += interval.low <= share <= interval.high
+        covered += interval.low <= truth <= interval.high
     assert covered >= 180
 
 
 def test_the_interval_reaches_zero_where_no_noise_is_seen_and_nothing_is_known_of_no_rows() -> None:
     quality, drawn = np.full(1000, 0.999), np.tile(np.linspace(0.9, 0.99, 8)[:, None], (1, 1000))
-    calm = summary.wrong_share(judged(quality, drawn, noisy=False), np.ones(1000, bool))
+    calm = share(judged(quality, drawn, noisy=False), np.ones(1000, bool))
     assert calm.low == 0
     assert calm.high > 0.05  # as much as other calibrations say
-    assert np.isnan(summary.wrong_share(judged(quality, drawn), np.zeros(1000, bool)).estimate)
+    assert np.isnan(share(judged(quality, drawn), np.zeros(1000, bool)).estimate)
 
 
 # ---------------------------------------------------------------- the noise model
@@ -571,7 +580,7 @@ def test_without_trusted_rows_it_works_and_warns() -> None:
 
 
 def test_rows_that_are_not_fitted_are_judged_too(cleaned, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("proxbi.cleaning.method.scoring.FIT", 300)
+    monkeypatch.setattr("proxbi.cleaning.method.drawing.FIT", 300)
     monkeypatch.setattr("proxbi.cleaning.method.scoring.BLOCK", 128)
     asked = []
 

@@ -36,6 +36,7 @@ ORDER = [
     ["result"],
     ["checkpoint"],
     ["callbacks"],
+    ["_engine"],
     ["_estimate"],
     ["_driver"],
     ["_streamed"],
@@ -58,7 +59,7 @@ ORDER = [
 LEVEL = {name: level for level, names in enumerate(ORDER) for name in names}
 PURE = [name for names in ORDER[: LEVEL["result"]] for name in names]
 EARTHLY = {"time", "datetime", "os", "io", "pathlib", "shutil", "signal", "threading", "subprocess", "logging", "sys"}
-OPTIONAL = {"matplotlib", "pandas", "pyarrow", "sklearn", "typer", "rich", "jinja2"}
+OPTIONAL = {"dask", "distributed", "joblib", "matplotlib", "pandas", "pyarrow", "sklearn", "typer", "rich", "jinja2"}
 
 
 def files() -> dict[str, Path]:

@@ -216,12 +216,29 @@ def test_a_sweep_in_batches_and_in_a_loop_is_the_same() -> None:
             np.testing.assert_allclose(one.x, same.x, rtol=1e-12)
 
 
+@pytest.mark.slow
+@pytest.mark.parametrize("engine", ["joblib", "dask"])
+def test_a_sweep_in_other_processes_is_the_same(engine: Any) -> None:
+    """Bit for bit, in double precision, with functions that only this process knows by name."""
+    pytest.importorskip("joblib" if engine == "joblib" else "distributed", reason="pip install 'proxbi[dask]'")
+    shift = jnp.array([1.0, 1 / 3])
+    made = Problem(lambda x, y: jnp.sum((y - shift) ** 2), lambda x, y: jnp.sum((y - x) ** 2), L1(0.1))
+    arguments = made, solvers(0.1, 0.2, 0.4), jnp.zeros(2), jnp.zeros(2)
+    here, there = sweep(*arguments, steps=4, engine="loop"), sweep(*arguments, steps=4, engine=engine, workers=2)
+    for one, same in zip(here.results, there.results, strict=True):
+        assert np.asarray(same.x).dtype == np.float64
+        assert np.array_equal(one.x, same.x)
+        assert (one.status, one.counts.as_dict()) == (same.status, same.counts.as_dict())
+    assert here.settings == there.settings
+
+
 @pytest.mark.parametrize(
     ("several", "options", "message"),
     [
         ([], {}, "solvers must name at least one solver"),
         ([3], {}, "solver must be a proxbi Solver"),
-        (solvers(0.1), {"engine": "pmap"}, 'engine must be "vmap" or "loop"'),
+        (solvers(0.1), {"engine": "pmap"}, 'engine must be "vmap", "loop", "joblib" or "dask"'),
+        (solvers(0.1), {"scheduler": "tcp://x:1"}, 'scheduler is for engine="dask"'),
         (solvers(0.1), {"batch": 0}, "batch must be an integer > 0"),
     ],
 )

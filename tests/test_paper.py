@@ -87,6 +87,23 @@ def test_an_interrupted_run_goes_on_where_it_was(digits, tmp_path):
     assert resumed == straight
 
 
+@pytest.mark.slow
+def test_cells_in_processes_give_what_they_give_together_and_are_not_run_twice(digits, tmp_path):
+    some = [paper.Run(CELLS[-1], seed) for seed in (0, 1)]
+    short = PROTOCOLS["tuned"]._replace(steps=4)
+    together = paper.run(some, short, digits, batch=1)
+    apart = paper.run(some, short, digits, folder=tmp_path, engine="joblib", workers=2)
+    key = lambda row: (row["method"], row["p"], row["seed"], row["step"])  # noqa: E731
+    for one, other in zip(sorted(together, key=key), sorted(apart, key=key), strict=True):
+        assert key(one) == key(other)
+        np.testing.assert_allclose(*(list(without_counts([row])[0].values()) for row in (one, other)), rtol=1e-5)
+    before = {path: path.stat().st_mtime_ns for path in tmp_path.rglob("*.safetensors")}
+    assert len(before) == len(some)
+    again = paper.run(some, short, digits, folder=tmp_path, engine="joblib", workers=2)
+    assert again == apart
+    assert {path: path.stat().st_mtime_ns for path in tmp_path.rglob("*.safetensors")} == before
+
+
 def test_published_momentum_is_a_doubled_step_and_true_momentum_is_not(digits):
     plain, momentum = Cell("BiO-AID", None, 0.1), Cell("BiO-AIDm", None, 0.1)
     doubled = PROTOCOLS["published"]._replace(

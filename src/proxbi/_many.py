@@ -10,7 +10,7 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import PyTree
 
-from proxbi import _batch, _check, _driver
+from proxbi import _batch, _check, _driver, _engine
 from proxbi._validate import checked
 from proxbi.certificate import Bounds
 from proxbi.problem import Problem
@@ -131,13 +131,15 @@ def sweep(
     x0: PyTree,
     y0: PyTree,
     *,
-    engine: Literal["vmap", "loop"] = "vmap",
+    engine: Literal["vmap", "loop", "joblib", "dask"] = "vmap",
     batch: int = 64,
     steps: int = 1000,
     tol: float | None = None,
     rtol: float | None = None,
     bounds: Bounds | None = None,
     throw: bool = True,
+    scheduler: str | None = None,
+    workers: int | None = None,
 ) -> ManyResult:
     """Run several solvers from one start, for example one for each of several step sizes, and keep the best answer.
 
@@ -148,7 +150,10 @@ def sweep(
     - `problem`, `x0`, `y0`, `steps`, `tol`, `rtol`, `bounds`: as in `minimize`, for each solver.
     - `solvers`: which to run. Those of different kinds, or with different numbers of inner steps, need programs of
       their own, one after the other.
-    - `engine`: "vmap" is described above; "loop" runs them one by one, which takes the least memory.
+    - `engine`: "vmap" is described above; "loop" runs them one by one, which takes the least memory; "joblib" does so
+      in processes of this machine, as many as `workers` or one a core, and "dask" on a cluster: that of the
+      `scheduler`, tcp://host:8786, or one of its own on this machine. Results are those of "loop". Every run gets a
+      copy of the problem: for large data prefer "vmap".
     - `batch`: the most runs in one program. Memory grows with it: by what one run needs beside the data, for each.
     - `throw`: raise `SolveError` if every run broke down before it found a point better than x0.
 
@@ -166,21 +171,49 @@ def sweep(
     """
     _check.positive_int("steps", steps)
     _check.positive_int("batch", batch)
-    if engine not in ("vmap", "loop"):
-        raise ValueError(f'engine must be "vmap" or "loop", got {engine!r}.')
+    if engine not in ("vmap", "loop", "joblib", "dask"):
+        raise ValueError(f'engine must be "vmap", "loop", "joblib" or "dask", got {engine!r}.')
+    if scheduler is not None and engine != "dask":
+        raise ValueError('scheduler is for engine="dask".')
     if not solvers:
         raise ValueError("solvers must name at least one solver.")
     _require_bounds(bounds)
     for solver in solvers:
         problem, x0, y0, _ = checked(problem, solver, x0, y0)
     goal = _driver.goal_of(tol, rtol, False, jax.tree.leaves(x0)[0].dtype)
-    results: dict[int, Result] = {}
-    for group in _alike(solvers, 1 if engine == "loop" else batch):
-        x0s, y0s = (jax.tree.map(lambda *starts: jnp.stack(starts), *[start] * len(group)) for start in (x0, y0))
-        found = _batch.together(problem, [solvers[k] for k in group], x0s, y0s, goal, bounds, steps)
-        results |= dict(zip(group, found, strict=True))
+    common = (problem, x0, y0, goal, bounds, steps)
+    groups = list(_alike(solvers, batch if engine == "vmap" else 1))
+    of_groups = [[solvers[k] for k in group] for group in groups]
+    if engine in ("vmap", "loop"):
+        found = [_together(*common, ours) for ours in of_groups]
+    else:
+        with _engine.started(engine, scheduler, workers) as run:  # type: ignore[arg-type]  # it is one of the two
+            found = list(run(_elsewhere, _engine.packed(*common), [_engine.packed(*ours) for ours in of_groups]))
+    results = {
+        k: result for group, ours in zip(groups, found, strict=True) for k, result in zip(group, ours, strict=True)
+    }
     ordered = [results[k] for k in range(len(solvers))]
     return _unless_all_failed(ManyResult(ordered, _settings(solvers)), throw)
+
+
+def _together(
+    problem: Problem,
+    x0: PyTree,
+    y0: PyTree,
+    goal: Any,
+    bounds: Bounds | None,
+    steps: int,
+    solvers: Sequence[Solver],
+) -> list[Result]:
+    """Solvers that differ in numbers only, from one start."""
+    x0s, y0s = (jax.tree.map(lambda *starts: jnp.stack(starts), *[start] * len(solvers)) for start in (x0, y0))
+    return _batch.together(problem, list(solvers), x0s, y0s, goal, bounds, steps)
+
+
+def _elsewhere(common: tuple[bytes, bool], solvers: tuple[bytes, bool]) -> list[Result]:
+    """The same in another process."""
+    problem, x0, y0, goal, bounds, steps = _engine.unpacked(common)
+    return _together(problem, x0, y0, goal, bounds, steps, _engine.unpacked(solvers))
 
 
 def _alike(solvers: Sequence[Solver], most: int) -> Iterator[list[int]]:

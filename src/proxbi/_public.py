@@ -84,6 +84,7 @@ from proxbi.result import Snapshot as Snapshot
 from proxbi.result import SolveError as SolveError
 from proxbi.result import Status as Status
 from proxbi.rows import Batch as Batch
+from proxbi.rows import MemmapRows as MemmapRows
 from proxbi.rows import RowError as RowError
 from proxbi.rows import Rows as Rows
 from proxbi.rows import RowSource as RowSource

@@ -10,13 +10,14 @@ import jax.numpy as jnp
 from jaxtyping import Array, Float
 
 from proxbi.datasets import Labelled
-from proxbi.glm import LinearModel, Softmax, linear_model
+from proxbi.glm import LinearModel, Softmax, linear_model, streamed_model
 from proxbi.glm.layouts import Layout
 from proxbi.regularizers import Regularizer
+from proxbi.rows import RowSource
 
 
 def hyper_cleaning(
-    train: Labelled,
+    train: Labelled | RowSource,
     trusted: Labelled,
     ridge: float,
     regularizer: Regularizer | None = None,
@@ -27,8 +28,13 @@ def hyper_cleaning(
     """The problem whose x is one logit of a weight for each training row and whose y is W, classes by features.
 
     The lower level is `2 * ridge`-strongly convex and `lower_smoothness(train, ridge)`-smooth.
-    `preconditioned` and `layout` are those of `proxbi.glm.linear_model`.
+    `preconditioned` and `layout` are those of `proxbi.glm.linear_model`. Training rows in a `RowSource`, whose blocks
+    are pairs (features, labels), stay on the host (`proxbi.glm.streamed_model`).
     """
+    if isinstance(train, RowSource):
+        if layout is not None:
+            raise ValueError(f"layout must not be given for rows on the host, got {layout!r}.")
+        return streamed_model(train, trusted, ridge=2 * ridge, regularizer=regularizer, preconditioned=preconditioned)
     return linear_model(
         train,
         trusted,

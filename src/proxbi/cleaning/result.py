@@ -54,6 +54,39 @@ class Consensus:
         )
 
 
+class RowCounts(NamedTuple):
+    """How many rows there are of each kind."""
+
+    judged: int
+    """Those that are not trusted."""
+    trusted: int
+    decided: int
+    flagged: int
+
+
+@dataclass(frozen=True)
+class Overview:
+    """What is known about the labels of a table whose rows are not in memory: `Cleaned` without what it has of rows."""
+
+    counts: RowCounts
+    noise_rate: Interval
+    noise_by_class: list[dict[str, Any]]
+    noise_by_group: list[dict[str, Any]]
+    scores: list[dict[str, Any]]
+    chosen: str
+    helped: bool
+    history: list[dict[str, Any]]
+    removal: list[dict[str, Any]]
+    warnings: list[str]
+    settings: dict[str, float | str]
+    consensus: None = None
+
+    @property
+    def judges(self) -> bool:
+        """Whether there are trusted rows that stand for the others."""
+        return self.counts.trusted > self.counts.decided
+
+
 @dataclass(frozen=True)
 class Cleaned:
     """What is known about each of the n rows: arrays over the rows given, in their order, trusted rows included."""
@@ -96,9 +129,15 @@ class Cleaned:
     """The trusted rows that a person decided, having seen their labels; empty where there are none."""
 
     @property
+    def counts(self) -> RowCounts:
+        """How many rows there are."""
+        found = (~self.trusted, self.trusted, self.decided, self.issue)
+        return RowCounts(*(int(np.sum(each)) for each in found))
+
+    @property
     def judges(self) -> bool:
         """Whether there are trusted rows that stand for the others: decided ones were picked, and do not."""
-        return bool(np.sum(self.trusted) > np.sum(self.decided))
+        return self.counts.trusted > self.counts.decided
 
     @classmethod
     def unknown(cls, labels: Int[np.ndarray, " n"], warning: str, **settings: float | str) -> "Cleaned":

@@ -15,6 +15,7 @@ from proxbi.cli._programs import keep_programs
 
 if TYPE_CHECKING:
     from proxbi.cleaning.files.job import Job, Outputs
+    from proxbi.cleaning.large.job import TableJob
     from proxbi.cleaning.report.page import Step
 
 TOO_MANY, NOT_KNOWN = 1, 3
@@ -36,11 +37,19 @@ class _Mode(StrEnum):
     relabel = "relabel"
 
 
+class _Engine(StrEnum):
+    auto = "auto"
+    memory = "memory"
+    blocks = "blocks"
+    dask = "dask"
+
+
 _Data = Annotated[
     Path,
     typer.Argument(
         help="A .csv, .tsv (also .gz), .parquet or .npz file (npz: X, y and, if there, X_val, y_val, trusted, groups); "
-        "- for standard input."
+        "- for standard input; or a folder of Parquet files, or a pattern such as 'data/*.parquet', for a table that "
+        "need not fit into memory."
     ),
 ]
 _Label = Annotated[
@@ -74,7 +83,10 @@ _ModeOption = Annotated[
 ]
 _Out = Annotated[
     Path | None,
-    typer.Option(help="Where the rows go: .csv, .tsv (also .gz), .parquet or .npz; - for standard output."),
+    typer.Option(
+        help="Where the rows go: .csv, .tsv (also .gz), .parquet or .npz; - for standard output; of several files a "
+        "folder."
+    ),
 ]
 _Report = Annotated[Path | None, typer.Option(help="Where the report goes, an HTML page.")]
 _NoRows = Annotated[
@@ -84,6 +96,20 @@ _Json = Annotated[Path | None, typer.Option("--json", help="Where the summary go
 _FailAbove = Annotated[
     float | None,
     typer.Option(min=0, max=1, help="Exit with code 1 if more labels are wrong, with 3 if their share is not known."),
+]
+_EngineOption = Annotated[
+    _Engine,
+    typer.Option(
+        help="memory: one file, all rows at once. blocks: Parquet files, a block of rows at a time. dask: the same on "
+        "a cluster. auto: blocks for a folder or a pattern, else memory."
+    ),
+]
+_Scheduler = Annotated[
+    str | None,
+    typer.Option(help="The address of a Dask scheduler, tcp://host:8786; without it, workers are started here."),
+]
+_Workers = Annotated[
+    int | None, typer.Option(min=1, help="How many worker processes --engine dask starts here: by default one a core.")
 ]
 _Seed = Annotated[int, typer.Option(min=0, help="The same seed gives the same result.")]
 
@@ -107,6 +133,9 @@ def clean(
     json_: _Json = None,
     fail_if_noise_above: _FailAbove = None,
     seed: _Seed = 0,
+    engine: _EngineOption = _Engine.auto,
+    scheduler: _Scheduler = None,
+    workers: _Workers = None,
 ) -> None:
     """Find the wrong labels of a table, with the help of rows whose labels are trusted.
 
@@ -118,29 +147,51 @@ def clean(
     """
     from proxbi.cleaning.files.job import Outputs, clean_file
     from proxbi.cleaning.files.tables import Roles
+    from proxbi.cleaning.large.job import clean_files
+    from proxbi.cleaning.large.parquet import is_many
 
     keep_programs()
     if trusted_col is not None and trusted is not None:
         raise ValueError("--trusted-col and --trusted cannot both be given.")
     dropped = [name.strip() for name in drop.split(",") if name.strip()]
     outputs = Outputs(out, report, json_, mode.value, not no_rows)
+    roles = Roles(label, trusted_col, trusted, group, id_, dropped)
+    common: dict[str, Any] = {"weights": weights.value, "seed": seed, "command": given_command()}
+    chosen = engine if engine is not _Engine.auto else _Engine.blocks if is_many(data) else _Engine.memory
+    if (scheduler is not None or workers is not None) and chosen is not _Engine.dask:
+        raise ValueError("--scheduler and --workers are for --engine dask.")
+    job: "Job | TableJob"
     with progress_bar("cleaning") as tick:
-        job = clean_file(
-            data,
-            Roles(label, trusted_col, trusted, group, id_, dropped),
-            outputs,
-            pred_probs=pred_probs,
-            decisions=decisions,
-            weights=weights.value,
-            seed=seed,
-            command=given_command(),
-            steps=next_steps(given_command()),
-            progress=lambda stage, share: tick(share, 1, stage),
-        )
+        common["progress"] = lambda stage, share: tick(share, 1, stage)
+        if chosen is _Engine.memory:
+            steps = next_steps(given_command())
+            job = clean_file(data, roles, outputs, pred_probs=pred_probs, decisions=decisions, steps=steps, **common)
+        else:
+            refused = {"--report": report, "--pred-probs": pred_probs, "--decisions": decisions}
+            job = clean_files(
+                data,
+                roles,
+                _folder(out, [name for name, given in refused.items() if given is not None]),
+                to_summary=json_,
+                mode=mode.value,
+                engine="dask" if chosen is _Engine.dask else "blocks",
+                scheduler=scheduler,
+                workers=workers,
+                **common,
+            )
     taken = any(path in STANDARD_OUTPUT for path in outputs.paths())
     show(Console(stderr=taken), str(data), job, outputs)
     if fail_if_noise_above is not None:
         _gate(job.cleaned.noise_rate.estimate, fail_if_noise_above)
+
+
+def _folder(out: Path | None, needing_all_rows: list[str]) -> Path:
+    """Where the files of a table in blocks go; options for which all rows must be in memory are refused."""
+    if needing_all_rows:
+        raise ValueError(f"{needing_all_rows[0]} needs all rows in memory: give one file, and --engine memory.")
+    if out is None:
+        raise ValueError("--out must be given: the folder for the files, one for each that is read.")
+    return out
 
 
 def next_steps(command: str) -> "list[Step]":
@@ -189,7 +240,7 @@ def _annotator(found: dict[str, Any]) -> dict[str, Any]:
     }
 
 
-def show(console: Console, title: str, job: "Job", outputs: "Outputs") -> None:
+def show(console: Console, title: str, job: "Job | TableJob", outputs: "Outputs") -> None:
     """What was found, first in a sentence, the warnings, and where the files are."""
     from proxbi.cleaning.method.weightings import PLAIN
     from proxbi.cleaning.report import findings

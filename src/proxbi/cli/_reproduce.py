@@ -20,6 +20,12 @@ class _Protocol(StrEnum):
     tuned = "tuned"
 
 
+class _Engine(StrEnum):
+    vmap = "vmap"
+    joblib = "joblib"
+    dask = "dask"
+
+
 class _Dataset(StrEnum):
     mnist = "mnist"
     digits = "digits"
@@ -43,6 +49,14 @@ _SeedsOption = Annotated[
 ]
 _QuickOption = Annotated[bool, typer.Option("--quick", help="The ITD rows and one AID row, at p = 0.1.")]
 _DataOption = Annotated[Path | None, typer.Option(help="Folder with MNIST's files; else PROXBI_DATA, else the cache.")]
+_EngineOption = Annotated[
+    _Engine,
+    typer.Option(help="vmap: all cells in one program. joblib, dask: one by one, in processes here or on a cluster."),
+]
+_SchedulerOption = Annotated[
+    str | None, typer.Option(help="Of --engine dask: tcp://host:8786; else workers start here.")
+]
+_WorkersOption = Annotated[int | None, typer.Option(min=1, help="Processes of --engine joblib and dask.")]
 _OutOption = Annotated[Path, typer.Option(help="Folder for the results.", file_okay=False)]
 
 
@@ -57,6 +71,9 @@ def table1(
     quick: _QuickOption = False,
     data: _DataOption = None,
     out: _OutOption = Path("proxbi-table1"),
+    engine: _EngineOption = _Engine.vmap,
+    scheduler: _SchedulerOption = None,
+    workers: _WorkersOption = None,
 ) -> None:
     """Table 1: test accuracy and loss of twelve methods at three shares of wrong labels, beside the paper's.
 
@@ -64,7 +81,8 @@ def table1(
 
     Example: proxbi reproduce table1 --protocol published --quick --out results
     """
-    _reproduce("table1", protocol, dataset, (rows, p, cells, quick), seeds, data, out)
+    where = {"engine": engine.value, "scheduler": scheduler, "workers": workers}
+    _reproduce("table1", protocol, dataset, (rows, p, cells, quick), seeds, data, out, where)
 
 
 @reproduce.command("figure1")
@@ -78,12 +96,16 @@ def figure1_command(
     quick: _QuickOption = False,
     data: _DataOption = None,
     out: _OutOption = Path("proxbi-figure1"),
+    engine: _EngineOption = _Engine.vmap,
+    scheduler: _SchedulerOption = None,
+    workers: _WorkersOption = None,
 ) -> None:
     """Figure 1: the upper objective against work, in the paper's currency and with all oracle calls counted.
 
     Example: proxbi reproduce figure1 --dataset digits --protocol paper --seeds 5
     """
-    _reproduce("figure1", protocol, dataset, (rows, p, cells, quick), seeds, data, out)
+    where = {"engine": engine.value, "scheduler": scheduler, "workers": workers}
+    _reproduce("figure1", protocol, dataset, (rows, p, cells, quick), seeds, data, out, where)
 
 
 def _reproduce(
@@ -94,6 +116,7 @@ def _reproduce(
     seeds: int,
     data: Path | None,
     out: Path,
+    where: dict[str, Any],
 ) -> None:
     from proxbi.checkpoint import require_writable
     from proxbi.experiments import paper, paper_report, protocols
@@ -113,7 +136,7 @@ def _reproduce(
     runs = [paper.Run(cell, seed) for cell in chosen for seed in numbers]
     unfinished = out / ".unfinished"
     with progress_bar(f"{what}, {len(runs)} runs") as tick:
-        curves = paper.run(runs, protocols.PROTOCOLS[protocol], splits, folder=unfinished, tick=tick)
+        curves = paper.run(runs, protocols.PROTOCOLS[protocol], splits, folder=unfinished, tick=tick, **where)
     table = paper_report.table_rows(paper.table(curves), short=protocol is _Protocol.published)
 
     write_csv(out / "table1.csv", [_as_printed(row) for row in table])

@@ -12,8 +12,10 @@ from proxbi.datasets.noise import (
     pairwise_noise,
     symmetric_noise,
 )
+from proxbi.datasets.parquet import ParquetRows
 
 __all__ = [
+    "ParquetRows",
     "Labelled",
     "MNIST",
     "digits",

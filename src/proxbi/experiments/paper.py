@@ -1,22 +1,22 @@
 """The paper's experiment, data hyper-cleaning: every cell of Table 1 and every curve of Figure 1, many cells at a time.
 
 Cells that compute their hypergradient the same way run as one program, `vmap`ped over their settings, labels and
-starts: the features,
-by far the largest array, are then read once for all of them.
+starts: the features, by far the largest array, are then read once for all of them.
 """
 
+import re
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any, Literal, NamedTuple
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float, PyTree
 
-from proxbi import checkpoint, datasets
+from proxbi import _engine, checkpoint, datasets
 from proxbi.cleaning.problem import cross_entropy, hyper_cleaning, lower_smoothness
 from proxbi.datasets import Labelled
 from proxbi.experiments import streams
@@ -76,13 +76,18 @@ def run(
     folder: Path | None = None,
     tick: Tick | None = None,
     batch: int = 64,
+    engine: Literal["vmap", "joblib", "dask"] = "vmap",
+    scheduler: str | None = None,
+    workers: int | None = None,
 ) -> list[dict[str, Any]]:
     """All rows of all runs: one for each run and outer step, with what Table 1 and Figure 1 show.
 
     Finished steps are kept in `folder` (if given), and a later call with the same arguments goes on from them. `batch`
-    runs at most share
-    one program.
+    runs at most share one program. The engines "joblib" and "dask" (see `proxbi.sweep`) take one run at a time, each in
+    a process, with its own seed; a run that is finished in `folder`, which all must see, is not run again.
     """
+    if engine != "vmap":
+        return _elsewhere(runs, protocol, splits, folder, tick, (engine, scheduler, workers))
     groups = list(_groups(runs, batch))
     total, done, rows = protocol.steps * len(groups), 0, []
     for number, group in enumerate(groups):
@@ -95,6 +100,32 @@ def run(
                 tick(done, total)
         rows += finished
     return rows
+
+
+def _elsewhere(
+    runs: Sequence[Run],
+    protocol: Protocol,
+    splits: Splits,
+    folder: Path | None,
+    tick: Tick | None,
+    where: tuple[Literal["joblib", "dask"], str | None, int | None],
+) -> list[dict[str, Any]]:
+    """Each run in a process, and their rows in order."""
+    place = None if folder is None else folder.absolute()
+    rows: list[dict[str, Any]] = []
+    with _engine.started(*where) as engine:
+        for done, found in enumerate(engine(_alone, _engine.packed(protocol, splits, place), list(runs))):
+            rows += found
+            if tick is not None:
+                tick((done + 1) * protocol.steps, protocol.steps * len(runs))
+    return rows
+
+
+def _alone(held: tuple[bytes, bool], one: Run) -> list[dict[str, Any]]:
+    """One run, in a process of its own; its steps are kept under its own name."""
+    protocol, splits, folder = _engine.unpacked(held)
+    place = None if folder is None else folder / re.sub(r"[^A-Za-z0-9.]+", "-", f"{one.cell}-{one.seed}")
+    return run([one], protocol, splits, folder=place)
 
 
 def table(rows: Iterable[dict[str, Any]]) -> list[dict[str, Any]]:

@@ -14,3 +14,5 @@ from proxbi.glm.problem import LinearModel as LinearModel
 from proxbi.glm.problem import Rows as Rows
 from proxbi.glm.problem import WeightedLoss as WeightedLoss
 from proxbi.glm.problem import linear_model as linear_model
+from proxbi.glm.streamed import StreamedLoss as StreamedLoss
+from proxbi.glm.streamed import streamed_model as streamed_model

@@ -28,6 +28,7 @@ except ImportError as error:
 from proxbi.cleaning.estimator.refit import fitted, kept_rows, kernel_fit, linear_fit, spread, taken
 from proxbi.cleaning.inputs.ballots import has_votes, read_ballots
 from proxbi.cleaning.inputs.prepare import Inputs, Words, prepare, require_labels
+from proxbi.cleaning.large.frame import clean_frame, is_dask
 from proxbi.cleaning.result import Cleaned, Consensus
 from proxbi.cleaning.run import clean_inputs
 
@@ -125,7 +126,9 @@ class LabelCleaner(ClassifierMixin, BaseEstimator):
 
         - `y`: a label for each row; or votes in two or more columns, rows by annotators, NaN or None where there is no
           vote. Columns may also be votes of anyone: those that do not differ are read alike.
-        - `X`: a data frame (numbers, categories, dates, missing values) or an array of numbers, also of images.
+        - `X`: a data frame (numbers, categories, dates, missing values) or an array of numbers, also of images. Of a
+          Dask data frame one partition at a time is in memory; the final classifier is then fitted to the rows that
+          are learned from, 45,000 at most.
         - `sample_weight`: how much each row counts, whatever its label.
         - `trusted`: which labels are known to be right: truth values, or places of rows. In cross-validation give
           truth values: scikit-learn slices what is as long as X, and nothing else. Of several votes a row, the class
@@ -138,11 +141,15 @@ class LabelCleaner(ClassifierMixin, BaseEstimator):
           they are calibrated and blended with what the cleaner finds itself.
         """
         self._check_parameters(weighted=sample_weight is not None)
+        if is_dask(X):
+            in_memory = {"sample_weight": sample_weight, "given": given, "pred_probs": pred_probs}
+            return self._fit_frame(X, y, in_memory, X_val=X_val, y_val=y_val, trusted=trusted, groups=groups)
         X, y = self._checked(X, y, reset=True)
         if (X_val is None) != (y_val is None):
             raise ValueError("X_val and y_val must be given together.")
         if X_val is not None:
             X_val, y_val = self._checked(X_val, y_val, reset=False)
+        self._seed = _seed(self.random_state)
         inputs = prepare(
             X,
             y,
@@ -153,15 +160,34 @@ class LabelCleaner(ClassifierMixin, BaseEstimator):
             groups=groups,
             sample_weight=sample_weight,
             pred_probs=pred_probs,
+            seed=self._seed,
         )
-        self._seed = _seed(self.random_state)
         cleaned = clean_inputs(inputs, weights=self.weights, seed=self._seed)
         inputs = inputs if cleaned.consensus is None else inputs.with_consensus(cleaned.consensus.label)
         self._store(inputs, cleaned)
         self._index = getattr(X, "index", None)
-        self.estimator_ = self._final_fit(inputs, X, X_val)
+        self.estimator_ = self._final_fit(inputs, cleaned, X, X_val)
         for sentence in self.result_.warnings:
             warnings.warn(sentence, CleaningWarning, stacklevel=2)
+        return self
+
+    def _fit_frame(self, X: Any, y: Any, in_memory: dict[str, Any], **rest: Any) -> "LabelCleaner":
+        """`fit` of a Dask data frame."""
+        for name, given in in_memory.items():
+            if given is not None:
+                raise ValueError(f"{name} must not be given with a Dask data frame: take X.compute() where it fits.")
+        if y is None or has_votes(y):
+            raise ValueError("y must be one label for each row of a Dask data frame; votes need X.compute().")
+        if (rest["X_val"] is None) != (rest["y_val"] is None):
+            raise ValueError("X_val and y_val must be given together.")
+        self._seed = _seed(self.random_state)
+        found = clean_frame(X, y, weights=self.weights, seed=self._seed, **rest)
+        validate_data(self, found.sample, reset=True, skip_check_array=True)
+        self._store(found.inputs, found.cleaned)
+        self._index = found.index
+        self.estimator_ = self._final_fit(found.sample_inputs, found.sample_cleaned, found.sample, found.sample_apart)
+        for sentence in self.result_.warnings:
+            warnings.warn(sentence, CleaningWarning, stacklevel=3)
         return self
 
     def predict(self, X: Any) -> np.ndarray:
@@ -305,8 +331,7 @@ class LabelCleaner(ClassifierMixin, BaseEstimator):
         self.next_vote_gain_ = found.gain
         self.next_vote_order_ = found.next_votes
 
-    def _final_fit(self, inputs: Inputs, X: Any, X_val: Any) -> Any:
-        cleaned = self.result_
+    def _final_fit(self, inputs: Inputs, cleaned: Cleaned, X: Any, X_val: Any) -> Any:
         if cleaned.consensus is not None:  # it is what is learned from several votes, and no row of it is flagged
             inputs = replace(inputs, labels=cleaned.consensus.label)
             cleaned = replace(cleaned, issue=np.zeros_like(cleaned.issue))

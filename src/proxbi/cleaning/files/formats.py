@@ -4,12 +4,13 @@ Nothing of the input is lost on the way: a CSV file is copied as text, so that `
 Parquet file keeps its types, an npz file its arrays.
 """
 
+import contextlib
 import shutil
 import tempfile
 import weakref
 import zipfile
 import zlib
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -25,7 +26,7 @@ from proxbi.cleaning.files.csv_file import (
     require_different,
 )
 from proxbi.cleaning.files.places import called, ending, is_stream, require_readable, spooled
-from proxbi.cleaning.inputs.checks import by_index
+from proxbi.cleaning.inputs.checks import Where, by_index
 from proxbi.cleaning.inputs.columns import stacked
 
 if TYPE_CHECKING:
@@ -49,17 +50,15 @@ class Changes(NamedTuple):
 
 
 class Parquet:
-    """A Parquet file."""
+    """A Parquet file, or rows of several as one."""
 
-    def __init__(self, path: Path, name: str | None = None) -> None:
-        import pyarrow as pa
+    def __init__(self, path: Path, name: str | None = None, table: Any = None, where: Where = by_index) -> None:
+        """`table` has the rows, in the types of Arrow, where they are not to be read."""
         import pyarrow.parquet as pq
 
-        self.path, self.name = path, name or str(path)
-        try:
-            self.table = pq.read_table(path)
-        except pa.ArrowException as error:
-            raise ValueError(f"{self.name} is not a Parquet file that can be read: {first_line(error)}.") from error
+        self.path, self.name, self.where = path, name or str(path), where
+        with said_of_parquet(self.name):
+            self.table = pq.read_table(path) if table is None else table
         self.names = self.table.column_names
         require_different(self.name, self.names)
         described = self.table.schema.pandas_metadata or {}
@@ -67,7 +66,16 @@ class Parquet:
         """Columns that hold the index of a data frame."""
         self.frame = self.table.to_pandas(ignore_metadata=True)
 
-    where = staticmethod(by_index)
+
+@contextlib.contextmanager
+def said_of_parquet(name: str) -> Iterator[None]:
+    """The errors of Arrow, with the name of the file."""
+    import pyarrow as pa
+
+    try:
+        yield
+    except pa.ArrowException as error:
+        raise ValueError(f"{name} is not a Parquet file that can be read: {first_line(error)}.") from error
 
 
 class Npz:
@@ -205,13 +213,22 @@ def _write_parquet(source: Source, changes: Changes, path: Path) -> None:
     import pyarrow.parquet as pq
 
     table = source.table if isinstance(source, Parquet) else pa.Table.from_pandas(source.frame, preserve_index=False)
+    pq.write_table(changed(table, changes), path)
+
+
+def changed(table: Any, changes: Changes) -> Any:
+    """The Arrow table with the changes."""
+    import pyarrow as pa
+
     for name, values in changes.replaced.items():
         place = table.column_names.index(name)
         field = table.schema.field(place)
         table = table.set_column(place, field, _cast(pa.array(values, from_pandas=True), field.type))
     for name, values in changes.added.items():
-        table = table.append_column(name, pa.array(values, from_pandas=True))
-    pq.write_table(table.filter(pa.array(changes.kept)), path)
+        made = pa.array(values, from_pandas=True)
+        # Of no rows there is no telling that they would be text.
+        table = table.append_column(name, made.cast(pa.string()) if pa.types.is_null(made.type) else made)
+    return table.filter(pa.array(changes.kept))
 
 
 def _cast(values: Any, kind: Any) -> Any:

@@ -18,7 +18,7 @@ from proxbi.cleaning.inputs.ballots import has_votes
 from proxbi.cleaning.inputs.features import Use
 from proxbi.cleaning.inputs.prepare import Inputs, prepare
 from proxbi.cleaning.report.page import Run, Step
-from proxbi.cleaning.result import Cleaned
+from proxbi.cleaning.result import Cleaned, Overview
 from proxbi.cleaning.run import clean_inputs
 
 NEEDED = ("pandas", "pyarrow", "sklearn", "jinja2")
@@ -69,7 +69,7 @@ def clean_file(
     report says should be done next.
     """
     say = progress or (lambda stage, share: None)
-    _require_packages()
+    require_packages()
     check_paths(path, roles, outputs, pred_probs, decisions)
     say("reading", 0.0)
     rows = load(path, roles)
@@ -90,7 +90,7 @@ def clean_file(
     decided = None
     if decisions is not None:
         decided = read_decisions(decisions, Subject(rows.source.name, digest, rows.y, rows.called()[1]))
-    inputs = prepare(**rows.arguments(decided), pred_probs=chances)
+    inputs = prepare(**rows.arguments(decided), pred_probs=chances, seed=seed)
     cleaned = clean_inputs(inputs, weights=weights, seed=seed, progress=progress)
     inputs = inputs if cleaned.consensus is None else inputs.with_consensus(cleaned.consensus.label)
     job = Job(inputs, cleaned, summary(inputs, cleaned, seed, command) | {"digest": digest}, decided)
@@ -132,7 +132,7 @@ def _require_places_of_their_own(inputs: list[Path], outputs: list[Path]) -> Non
             taken.add(output.resolve())
 
 
-def summary(inputs: Inputs, cleaned: Cleaned, seed: int, command: str | None) -> dict[str, Any]:
+def summary(inputs: Inputs, cleaned: Cleaned | Overview, seed: int, command: str | None) -> dict[str, Any]:
     """What `--json` writes: only numbers, text, lists and dictionaries; what is not known is null."""
     from proxbi.cleaning.report import findings
     from proxbi.cleaning.report.publish import versions
@@ -142,10 +142,10 @@ def summary(inputs: Inputs, cleaned: Cleaned, seed: int, command: str | None) ->
     found = {
         "headline": findings.headline(cleaned),
         "for_a_model": findings.for_a_model(cleaned),
-        "rows": int(np.sum(~cleaned.trusted)),
-        "trusted": int(np.sum(cleaned.trusted)),
-        "decided": int(np.sum(cleaned.decided)),
-        "flagged": int(np.sum(cleaned.issue)),
+        "rows": cleaned.counts.judged,
+        "trusted": cleaned.counts.trusted,
+        "decided": cleaned.counts.decided,
+        "flagged": cleaned.counts.flagged,
         "noise_rate": cleaned.noise_rate._asdict(),
         "noise_by_class": [{**row, "class": classes[row["class"]]} for row in cleaned.noise_by_class],
         "noise_by_group": by_group,
@@ -162,7 +162,7 @@ def summary(inputs: Inputs, cleaned: Cleaned, seed: int, command: str | None) ->
     return {name: _plain(value) for name, value in found.items()}
 
 
-def _annotators(inputs: Inputs, cleaned: Cleaned) -> list[dict[str, Any]]:
+def _annotators(inputs: Inputs, cleaned: Cleaned | Overview) -> list[dict[str, Any]]:
     """How each annotator votes; none where each row has one label."""
     found = [] if cleaned.consensus is None else cleaned.consensus.annotators
     return [
@@ -186,9 +186,13 @@ def _write(rows: Rows, job: Job, outputs: Outputs, run: Run, steps: Sequence[Ste
     if outputs.report is not None:
         writers.append((outputs.report, lambda to: _report(to, rows, job, outputs.show_rows, run, steps)))
     if outputs.summary is not None:
-        text = json.dumps(job.summary, indent=2) + "\n"
-        writers.append((outputs.summary, lambda to: to.write_text(text, encoding="utf-8")))
+        writers.append((outputs.summary, lambda to: write_summary(job.summary, to)))
     write_all(writers)
+
+
+def write_summary(found: dict[str, Any], path: Path) -> None:
+    """As JSON."""
+    path.write_text(json.dumps(found, indent=2) + "\n", encoding="utf-8")
 
 
 def _report(path: Path, rows: Rows, job: Job, show_rows: bool, run: Run, steps: Sequence[Step]) -> None:
@@ -220,7 +224,8 @@ def _plain(value: Any) -> Any:
     return None if isinstance(value, float) and not np.isfinite(value) else value
 
 
-def _require_packages() -> None:
+def require_packages() -> None:
+    """Say what is to be installed."""
     lacking = [name for name in NEEDED if find_spec(name) is None]
     if lacking:
         raise ImportError(f"cleaning files needs {', '.join(lacking)}: pip install 'proxbi[clean]'.")

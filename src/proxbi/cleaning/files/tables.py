@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import numpy as np
 from jaxtyping import Bool
 
-from proxbi.cleaning.files.csv_file import INTEGER, MISSING, Csv
+from proxbi.cleaning.files.csv_file import INTEGER, MISSING, Columns, Csv
 from proxbi.cleaning.files.decisions import Decided
 from proxbi.cleaning.files.formats import Changes, Npz, Parquet, Source, decoded, read, write
 from proxbi.cleaning.inputs.ballots import has_votes, read_ballots
@@ -85,7 +85,7 @@ def load(path: Path, roles: Roles) -> Rows:
     """Read the file and the one of trusted rows, and see that the columns are there."""
     text = [*_parts(roles.label), *(name for name in (roles.label, roles.group, roles.id) if name is not None)]
     source = read(path, text)
-    return _from_arrays(source, roles) if isinstance(source, Npz) else _from_table(source, roles)
+    return _from_arrays(source, roles) if isinstance(source, Npz) else from_table(source, roles)
 
 
 def save(rows: Rows, cleaned: Cleaned, classes: np.ndarray, mode: str, path: Path) -> None:
@@ -102,12 +102,16 @@ def save(rows: Rows, cleaned: Cleaned, classes: np.ndarray, mode: str, path: Pat
     added = dict(zip(ADDED, (weight, issue, quality, suggested, cleaned.trusted[:n]), strict=True))
     if cleaned.consensus is not None:
         added |= _of_votes(rows, cleaned.consensus.of_first(n), classes)
-    kept = ~issue if mode == "drop" else np.ones(n, bool)
+    write(rows.source, changes_of(added, rows.label, rows.y, mode), path)
+
+
+def changes_of(added: Columns, label: str, given: Any, mode: str) -> Changes:
+    """What `mode` makes of the rows: `added` are columns, `given` the labels in the column `label`."""
+    issue, suggested = added[ADDED[1]], added[ADDED[3]]
     if mode == "relabel":
-        assert isinstance(rows.y, np.ndarray), "several votes are not relabelled"
-        write(rows.source, Changes(added | {GIVEN: rows.y}, {rows.label: suggested}, kept), path)
-    else:
-        write(rows.source, Changes(added, {}, kept), path)
+        assert isinstance(given, np.ndarray), "several votes are not relabelled"
+        return Changes(added | {GIVEN: given}, {label: suggested}, np.ones(len(issue), bool))
+    return Changes(added, {}, ~issue if mode == "drop" else np.ones(len(issue), bool))
 
 
 def _of_votes(rows: Rows, found: Consensus, classes: np.ndarray) -> dict[str, np.ndarray]:
@@ -119,13 +123,14 @@ def _of_votes(rows: Rows, found: Consensus, classes: np.ndarray) -> dict[str, np
     }
 
 
-def _from_table(source: Csv | Parquet, roles: Roles) -> Rows:
+def from_table(source: Csv | Parquet, roles: Roles) -> Rows:
+    """The rows of a table, in their roles."""
     name, frame, where = source.name, source.frame, source.where
     if roles.label is None:
         raise ValueError(f"label must name the column of {name} that has the labels; it has {_columns(source)}.")
     columns = _label_columns(source, roles.label)
     wanted = [*columns, roles.trusted_column, roles.group, roles.id, *roles.drop]
-    _check_columns(source, [column for column in wanted if column is not None])
+    check_columns(source, [column for column in wanted if column is not None])
     if len(frame) == 0:
         raise ValueError(f"{name} has no rows.")
     labels = _called(columns, name)
@@ -147,7 +152,7 @@ def _from_table(source: Csv | Parquet, roles: Roles) -> Rows:
         label=roles.label,
         X=frame[features],
         y=y,
-        trusted=None if mark is None else _truth_values(f"{mark!r} of {name}", frame[mark], where),
+        trusted=None if mark is None else truth_values(f"{mark!r} of {name}", frame[mark], where),
         groups=None if roles.group is None else frame[roles.group].to_numpy(dtype=object),
         ids=ids,
         X_val=None if apart is None else apart.frame[features],
@@ -215,7 +220,7 @@ def _apart(
     gold = read(roles.trusted_file, [*columns, *([] if roles.id is None else [roles.id])])
     if isinstance(gold, Npz):
         raise ValueError(f"{gold.name} must be a table, as {source.name} is.")
-    _check_columns(gold, [*columns, *features])
+    check_columns(gold, [*columns, *features])
     if len(gold.frame) == 0:
         raise ValueError(f"{gold.name} has no rows.")
     if roles.id is not None and ids is not None and roles.id in gold.frame:
@@ -239,7 +244,7 @@ def _from_arrays(source: Npz, roles: Roles) -> Rows:
     columns = _label_columns(source, label)
     trusted = roles.trusted_column or ("trusted" if "trusted" in arrays else None)
     group = roles.group or ("groups" if "groups" in arrays else None)
-    _check_columns(source, [each for each in ("X", *columns, trusted, group, roles.id) if each is not None])
+    check_columns(source, [each for each in ("X", *columns, trusted, group, roles.id) if each is not None])
     X = _numeric(name, "X", arrays["X"])
     if len(X) == 0:
         raise ValueError(f"{name} has no rows.")
@@ -257,7 +262,7 @@ def _from_arrays(source: Npz, roles: Roles) -> Rows:
         label=label,
         X=X,
         y=y,
-        trusted=None if trusted is None else _truth_values(f"{trusted} of {name}", decoded(arrays[trusted]), where),
+        trusted=None if trusted is None else truth_values(f"{trusted} of {name}", decoded(arrays[trusted]), where),
         groups=None if group is None else decoded(arrays[group]),
         ids=None if roles.id is None else _ids(f"{roles.id} of {name}", decoded(arrays[roles.id]), where),
         X_val=None if beside is None else beside[0],
@@ -314,7 +319,8 @@ def _columns(source: Source) -> str:
     return ", ".join(map(repr, source.names[:8])) + (" and others" if len(source.names) > 8 else "")
 
 
-def _check_columns(source: Source, wanted: Sequence[str]) -> None:
+def check_columns(source: Source, wanted: Sequence[str]) -> None:
+    """Refuse a file without these columns, or with those of an earlier run."""
     lacking = [name for name in wanted if name not in source.names]
     if lacking:
         what = "array" if isinstance(source, Npz) else "column"
@@ -349,7 +355,7 @@ def _ids(name: str, values: Any, where: Where) -> list[Any]:
     return column.tolist()
 
 
-def _truth_values(name: str, values: Any, where: Where) -> Bool[np.ndarray, " rows"]:
+def truth_values(name: str, values: Any, where: Where) -> Bool[np.ndarray, " rows"]:
     """From truth values, 0 and 1, or words; missing is no."""
     import pandas as pd
 

@@ -50,11 +50,13 @@ def require_labels(y: Any, name: str, where: Where = by_index) -> np.ndarray:
     return values
 
 
-def class_indices(y: Any, words: Words) -> tuple[np.ndarray, Int[np.ndarray, " rows"]]:
-    """The classes in order, and for each row which it is."""
+def class_indices(y: Any, words: Words, known: np.ndarray | None = None) -> tuple[np.ndarray, Int[np.ndarray, " rows"]]:
+    """The classes in order, and for each row which it is; `known` are all classes, where `y` may lack some."""
     values = require_labels(y, words.labels, words.where)
     try:
         classes, labels = np.unique(values, return_inverse=True)
+        if known is not None:
+            classes, labels = known, np.searchsorted(known, classes)[labels]
     except TypeError as error:
         raise ValueError(f"{words.labels} mixes kinds of labels: {error}.") from error
     if len(classes) < 2:
@@ -86,14 +88,20 @@ def trusted_mask(trusted: Any, rows: int, words: Words) -> Bool[np.ndarray, " ro
     return mask
 
 
-def group_indices(groups: Any, rows: int, words: Words) -> tuple[list[str], Int[np.ndarray, " rows"]]:
-    """The names of the groups in order, and for each row which it is."""
+def group_indices(
+    groups: Any, rows: int, words: Words, known: list[str] | None = None
+) -> tuple[list[str], Int[np.ndarray, " rows"]]:
+    """The names of the groups in order, and for each row which it is; `known` are all names, where `groups` may lack
+    some.
+    """
     values = np.asarray(groups)
     if values.shape != (rows,):
         raise ValueError(f"{words.groups} must have one value for each of the {rows} rows, got shape {values.shape}.")
     texts = values.astype(object)
     texts[_missing(values)] = "(missing)"
     names, group_of = np.unique([str(plain(text)) for text in texts], return_inverse=True)
+    if known is not None:
+        return known, np.searchsorted(np.array(known), names)[group_of]
     return [str(name) for name in names], group_of
 
 

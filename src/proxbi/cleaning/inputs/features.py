@@ -15,6 +15,7 @@
 """
 
 from collections.abc import Sequence
+from copy import copy
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
@@ -128,17 +129,16 @@ class Encoder:
         self._plans: list[_Number | _Category] = []
         self.uses: list[Use] = []
 
-    def fit(self, table: "np.ndarray | pd.DataFrame", weight: Weight = None) -> "Encoder":
+    def fit(self, table: "np.ndarray | pd.DataFrame", weight: Weight = None, where: Where | None = None) -> "Encoder":
         """Learn the scales and categories from the rows, each counted `weight` times. Infinite numbers are refused, by
-        column and row.
+        column and row; `where` names these rows (as in all messages, unless given).
         """
-        columns = list(columns_of(table, self._where))
+        where = where or self._where
+        columns = list(columns_of(table, where))
         self.warnings = []
         plans: dict[int, _Number | _Category] = {}
         for block in dict.fromkeys(column.block for column in columns if column.block is not None):
-            facts = {
-                i: _facts(column, weight, self._where) for i, column in enumerate(columns) if column.block == block
-            }
+            facts = {i: _facts(column, weight, where) for i, column in enumerate(columns) if column.block == block}
             if _is_picture(table) or block or _share_a_scale(list(facts.values())):
                 plans |= _alike(facts)
             else:
@@ -150,6 +150,12 @@ class Encoder:
         if self.width == 0:
             raise ValueError("All features are constant: there is nothing to tell the rows apart by.")
         return self
+
+    def naming(self, where: Where) -> "Encoder":
+        """The same with other names for rows in messages."""
+        other = copy(self)
+        other._where = where
+        return other
 
     @property
     def width(self) -> int:

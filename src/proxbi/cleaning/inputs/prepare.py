@@ -3,7 +3,7 @@
 import hashlib
 from collections.abc import Hashable
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 from jaxtyping import Bool, Float, Int
@@ -23,9 +23,17 @@ from proxbi.cleaning.inputs.checks import (
 )
 from proxbi.cleaning.inputs.checks import require_labels as require_labels
 from proxbi.cleaning.inputs.features import Encoder
+from proxbi.cleaning.method.drawing import learned_from
 
 COPIES = 1.5
 """Rows of X that equal a row of X_val, for each of these: more of them, and rows are alike by chance, not copied."""
+
+
+class Names(NamedTuple):
+    """Of a table of which only some rows are at hand."""
+
+    classes: np.ndarray
+    groups: list[str]
 
 
 @dataclass(frozen=True)
@@ -93,29 +101,38 @@ def prepare(
     pred_probs: Any = None,
     given: Any = None,
     words: Words | None = None,
+    seed: int = 0,
+    names: Names | None = None,
 ) -> Inputs:
     """Encode and check. `X` and `X_val` are data frames or numeric arrays with the same columns; `trusted` marks rows
     of X (truth values, or indices), `X_val, y_val` are trusted rows beside X, `pred_probs` are probabilities for the
     rows of X, out of fold, and `given` the labels that trusted rows had before a person decided about them (missing
     where nobody did). `y` of two or more columns are votes, rows by annotators; the class of a trusted row is then the
-    one with the most votes.
+    one with the most votes. Of a large table the scales of the features are learned from the rows that `clean` with the
+    same `seed` learns from. Where X is itself such a sample, `names` has the classes and groups of the whole table.
     """
     require_a_working_jax()
     words = words or Words()
     voting = ballots.read_ballots(y, words) if has_votes(y) else None
     rows = len(y)
     marked = None if trusted is None else trusted_mask(trusted, rows, words)
-    classes, labels = class_indices(y, words) if voting is None else ballots.labels_by_votes(voting, marked, words)
+    if voting is None:
+        classes, labels = class_indices(y, words, None if names is None else names.classes)
+    else:
+        classes, labels = ballots.labels_by_votes(voting, marked, words)
     beside = np.array([], np.int64) if y_val is None else _places(classes, y_val, words)
     more = len(beside)
     mask = _lengthened(marked, more, True)
     before = None if given is None else _before(given, mask, classes, rows)
     if mask is None and y_val is not None:
         mask = np.arange(rows + more) >= rows
-    names, group_of = ([], None) if groups is None else group_indices(groups, rows, words)
+    known = None if names is None else names.groups
+    group_names, group_of = ([], None) if groups is None else group_indices(groups, rows, words, known)
     weight = None if sample_weight is None else checked_weights(sample_weight, labels)
     chances = None if pred_probs is None else checked_probabilities(pred_probs, rows, classes)
-    encoder = Encoder(words.where).fit(X, weight)
+    whole = names is not None or voting is not None  # a sample already; or a table that none is drawn from
+    encoder = Encoder(words.where)
+    encoder = encoder.fit(X, weight) if whole else _learned(encoder, X, weight, mask, seed, words)
     features, said = _encoded(encoder, X, X_val, words)
     labels = np.append(labels, beside)
     said += [] if voting is None else ballots.sentences(voting, marked)
@@ -124,8 +141,8 @@ def prepare(
         labels=labels,
         classes=classes,
         trusted=mask,
-        groups=_lengthened(group_of, more, len(names)),
-        group_names=[*names, "(trusted rows given apart)"] if names and more else names,
+        groups=_lengthened(group_of, more, len(group_names)),
+        group_names=[*group_names, "(trusted rows given apart)"] if group_names and more else group_names,
         weight=_lengthened(weight, more, 1.0),
         rows=rows,
         encoder=encoder,
@@ -135,6 +152,25 @@ def prepare(
         annotators=() if voting is None else tuple(voting.annotators),
         before=_lengthened(before, more, -1),
     )
+
+
+def _learned(
+    encoder: Encoder,
+    X: Any,
+    weight: Float[np.ndarray, " rows"] | None,
+    trusted: Bool[np.ndarray, " all_rows"] | None,
+    seed: int,
+    words: Words,
+) -> Encoder:
+    """The encoder, fitted to all rows of X or, in a large table, to those that are learned from."""
+    every = np.zeros(len(X), bool) if trusted is None else trusted
+    counted = None if weight is None else np.append(weight > 0, np.ones(len(every) - len(X), bool))
+    some = learned_from(seed, every, counted)
+    some = some[some < len(X)]
+    if len(some) == len(X):
+        return encoder.fit(X, weight)
+    rows = X.iloc[some] if hasattr(X, "iloc") else X[some]
+    return encoder.fit(rows, None if weight is None else weight[some], lambda row: words.where(int(some[row])))
 
 
 def _encoded(

@@ -3,25 +3,30 @@
 1. `samples.py` solves the bilevel problem of `bilevel.py` on samples, once for each half of the trusted rows.
 2. `selection.py` lets the weights that come of it compete with simpler ones on trusted rows held out: does it matter?
 3. `scoring.py` has all rows judged by learners that have not seen their labels, and `decision.py` decides.
+
+Of a large table all this sees a sample, drawn by `drawing.py`; what is left is to judge the other rows, block by block.
 """
 
 import math
 from collections.abc import Callable
-from typing import Any, Literal
+from typing import Any, Literal, NamedTuple
 
 import numpy as np
 from jaxtyping import Bool, Float, Int
 from threadpoolctl import threadpool_limits  # type: ignore[import-untyped]  # it has no types
 
 from proxbi.cleaning.method import samples, selection, summary
+from proxbi.cleaning.method.bilevel import Solved
+from proxbi.cleaning.method.drawing import learned_from
 from proxbi.cleaning.method.free import FEWEST, Free
 from proxbi.cleaning.method.kernel import typical_distance
 from proxbi.cleaning.method.randomness import stream
-from proxbi.cleaning.method.scoring import Judged, judge_all
+from proxbi.cleaning.method.scoring import Found, Judged, judge_all, reviewed
+from proxbi.cleaning.method.summary import Figures
 from proxbi.cleaning.method.table import Table, checked
 from proxbi.cleaning.method.voting import judge_votes
 from proxbi.cleaning.method.weightings import MEANING_OF_FREE, NOISY, PLAIN_FREE, WEIGHTINGS, Weighting
-from proxbi.cleaning.result import Cleaned
+from proxbi.cleaning.result import Cleaned, Consensus
 
 Progress = Callable[[str, float], None]
 
@@ -67,14 +72,25 @@ def clean(
     array([ 7, 50])
     """
     table = checked(features, labels, classes, trusted, groups, sample_weight, pred_probs, votes, before)
-    _check_weights(weights, sample_weight is not None, len(table.judges))
-    say = progress or (lambda stage, share: None)
-    # The threads of the BLAS below JAX, and those of JAX, wait for one another where others use the machine.
-    with threadpool_limits(limits=1, user_api="blas"):
-        return _clean(table, Free() if weights == "free" else None, groups is not None, seed, say)
+    check_weights(weights, sample_weight is not None, len(table.judges))
+    # All votes are read together: a table with votes is no sample.
+    may = table.repeats > 0
+    places = np.arange(len(table.labels)) if votes is not None else learned_from(seed, table.trusted, may)
+    with one_thread():
+        learned = learn(table if len(places) == len(may) else table.take(places), weights, seed, progress)
+        found = _cleaned(table, places, learned, groups is not None)
+    if progress is not None:
+        progress("done", 1.0)
+    return found
 
 
-def _check_weights(weights: str, weighted: bool, trusted: int) -> None:
+def one_thread() -> Any:
+    """The threads of the BLAS below JAX, and those of JAX, wait for one another where others use the machine."""
+    return threadpool_limits(limits=1, user_api="blas")
+
+
+def check_weights(weights: str, weighted: bool, trusted: int) -> None:
+    """Refuse weights that there are not, or not with so many trusted rows."""
     if weights not in ("auto", "free"):
         raise ValueError(f'weights must be "auto" or "free", got {weights!r}.')
     if weights == "free" and weighted:
@@ -85,8 +101,30 @@ def _check_weights(weights: str, weighted: bool, trusted: int) -> None:
         raise ValueError(f'trusted must mark at least {FEWEST} rows for weights="free", got {trusted}.')
 
 
-def _clean(table: Table, free: Free | None, grouped: bool, seed: int, say: Progress) -> Cleaned:
-    draw = stream(seed)
+class Learned(NamedTuple):
+    """What the rows of a table, or a sample of them, teach about all."""
+
+    sample: Table
+    judged: Judged
+    """Of its rows."""
+    tuned: list[Solved]
+    verdict: selection.Verdict
+    consensus: Consensus | None
+    history: list[dict[str, Any]]
+    settings: dict[str, float | str]
+    wanted: bool
+    """Whether weights were asked for."""
+
+    def sentences(self, figures: Figures) -> list[str]:
+        """What a reader should know, with what was counted of all rows."""
+        informed = self.judged.informed
+        return list(summary.sentences(figures, self.tuned, self.verdict, informed=informed, wanted=self.wanted))
+
+
+def learn(table: Table, weights: Literal["auto", "free"], seed: int, progress: Progress | None = None) -> Learned:
+    """Solve for the settings, compare ways to weigh rows, and judge the rows of this table."""
+    say = progress or (lambda stage, share: None)
+    draw, free = stream(seed), Free() if weights == "free" else None
     say("solving for the settings", 0.0)
     roles = samples.assign(table, draw)
     unit = typical_distance(table.features[roles.fit])
@@ -100,18 +138,13 @@ def _clean(table: Table, free: Free | None, grouped: bool, seed: int, say: Progr
     say("judging all rows", 0.7)
     settings = samples.average(tuned)
     bandwidth = unit * math.exp(settings["bandwidth"])
-    consensus = None
     if table.votes is None:
-        judged = judge_all(table, settings, bandwidth, free, draw)
-        issue = ~table.trusted & (judged.quality < 0.5)
+        judged, consensus = judge_all(table, settings, bandwidth, free, draw), None
     else:
         judged, consensus = judge_votes(table, settings, bandwidth, free, draw)
-        issue = ~table.trusted & table.voted & (consensus.label != table.labels)
-        table = table._replace(labels=np.where(table.voted, table.labels, consensus.label))
     if not judged.informed:
         verdict = verdict._replace(chosen=NOISY.name, helped=False)
-    say("done", 1.0)
-    solved = {
+    solved: dict[str, float | str] = {
         "bandwidth": bandwidth,
         "ridge": math.exp(settings["ridge"]),
         "temperature": judged.temperature,
@@ -120,39 +153,42 @@ def _clean(table: Table, free: Free | None, grouped: bool, seed: int, say: Progr
         "seed": seed,
     }
     history = free.history if free else tuned[0].history
-    said = summary.sentences(table, tuned, verdict, issue, informed=judged.informed, wanted=wanted is not None)
-    rest = {"history": history, "warnings": list(said), "settings": solved, "consensus": consensus}
-    return _result(table, judged, verdict, grouped, issue, **rest)
+    return Learned(table, judged, tuned, verdict, consensus, history, solved, wanted is not None)
 
 
-def _result(
-    table: Table,
-    judged: Judged,
-    verdict: selection.Verdict,
-    grouped: bool,
-    issue: Bool[np.ndarray, " rows"],
-    **rest: Any,
-) -> Cleaned:
-    noisy = ~table.trusted & table.voted
-    rate = summary.wrong_share(judged, noisy)
-    by_group = summary.wrong_shares("group", table.groups, table.group_count, judged, noisy) if grouped else []
+def flagged(found: Found, trusted: Bool[np.ndarray, " rows"]) -> Bool[np.ndarray, " rows"]:
+    """The labels that are more likely wrong than right."""
+    return ~trusted & (found.quality < 0.5)
+
+
+def _cleaned(table: Table, places: Int[np.ndarray, " learned"], learned: Learned, grouped: bool) -> Cleaned:
+    """All rows of the table, by what those at `places` teach."""
+    judged, verdict, consensus = learned.judged, learned.verdict, learned.consensus
+    found = judged.judge(places)(table)
+    if consensus is None:
+        issue = flagged(found, table.trusted)
+    else:
+        issue = ~table.trusted & table.voted & (consensus.label != table.labels)
+        table = table._replace(labels=np.where(table.voted, table.labels, consensus.label))
+    figures = Figures.of(table, found.quality, issue)
+    rates = summary.rates(figures, judged, table.take(places[judged.some]))
     return Cleaned(
-        weight=judged.weight,
-        quality=judged.quality,
+        weight=found.weight,
+        quality=found.quality,
         issue=issue,
-        suggested=np.where(issue, judged.other, table.labels),
+        suggested=np.where(issue, found.other, table.labels),
         trusted=table.trusted,
-        noise_rate=rate,
-        noise_by_class=summary.wrong_shares("class", table.labels, table.classes, judged, noisy),
-        noise_by_group=by_group,
+        noise_rate=rates.overall,
+        noise_by_class=rates.by_class,
+        noise_by_group=rates.by_group if grouped else [],
         scores=verdict.scores,
         chosen=verdict.chosen,
         helped=verdict.helped,
         removal=verdict.removal,
-        history=rest["history"],
-        warnings=rest["warnings"],
-        settings={"noise rate": rate.estimate, **rest["settings"]},
-        consensus=rest["consensus"],
-        review=judged.review,
+        history=learned.history,
+        warnings=learned.sentences(figures),
+        settings={"noise rate": rates.overall.estimate, **learned.settings},
+        consensus=consensus,
+        review=reviewed(table.trusted, places[judged.review]),
         decided=table.decided,
     )

@@ -10,7 +10,6 @@ do what four thousand random cosines do not (Williams and Seeger, Using the Nyst
 NIPS 2000).
 """
 
-from collections.abc import Callable
 from typing import NamedTuple
 
 import jax
@@ -36,14 +35,7 @@ class KernelMap(NamedTuple):
 
     def __call__(self, rows: Float[Array, "rows columns"]) -> Float[Array, "rows landmarks"]:
         """phi of each row."""
-        return _mapped(self, rows, self.whitening)
-
-    def scorer(
-        self, coefficients: Float[Array, "landmarks classes"]
-    ) -> Callable[[Float[Array, "rows columns"]], Float[Array, "rows classes"]]:
-        """The map from rows to phi of them times the coefficients, without phi, which would cost many times more."""
-        whitened = product(self.whitening, coefficients)
-        return lambda rows: _mapped(self, rows, whitened)
+        return mapped_rows(self.center, self.landmarks, self.bandwidth, rows, self.whitening)
 
 
 def choose_landmarks(
@@ -112,8 +104,15 @@ def product(left: Float[Array, "..."], right: Float[Array, "..."]) -> Float[Arra
 
 
 @jax.jit
-def _mapped(
-    phi: KernelMap, rows: Float[Array, "rows columns"], coefficients: Float[Array, "landmarks any"]
+def mapped_rows(
+    center: Float[Array, " columns"],
+    landmarks: Float[Array, "landmarks columns"],
+    bandwidth: Float[Array, ""],
+    rows: Float[Array, "rows columns"],
+    coefficients: Float[Array, "landmarks any"],
 ) -> Float[Array, "rows any"]:
-    distances = squared_distances(jnp.asarray(rows, jnp.float32) - phi.center, phi.landmarks)
-    return product(gaussian(distances, phi.bandwidth), coefficients)
+    """The kernel values of each row with the centred landmarks, times coefficients: phi, or scores without phi, which
+    would cost many times more.
+    """
+    distances = squared_distances(jnp.asarray(rows, jnp.float32) - center, landmarks)
+    return product(gaussian(distances, bandwidth), coefficients)

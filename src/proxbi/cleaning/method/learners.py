@@ -34,22 +34,27 @@ class Learner(NamedTuple):
     """Scores of rows that were fitted, and how to get those of others."""
 
     fitted: Float[np.ndarray, "fitted classes"]
-    others: Callable[[Int[np.ndarray, " rows"]], Float[np.ndarray, "rows classes"]]
+    others: Callable[[Table], Float[np.ndarray, "rows classes"]]
     usual: float
     """Log sharpness."""
 
 
-def brought(chances: Float[np.ndarray, "rows classes"], fit: Int[np.ndarray, " fit"]) -> Learner:
+def brought(table: Table, fit: Int[np.ndarray, " fit"]) -> Learner:
     """The user's own model, by its probabilities for all rows; rows that it says nothing about are NaN."""
-    scores = as_scores(np.where(np.isfinite(chances), chances, 1 / chances.shape[1]))
-    return Learner(scores[fit], lambda rows: scores[rows], CHANCES)
+    return Learner(_brought(table)[fit], _brought, CHANCES)
+
+
+def _brought(table: Table) -> Float[np.ndarray, "rows classes"]:
+    chances = table.pred_probs
+    assert chances is not None, "asked only where there are probabilities"
+    return as_scores(np.where(np.isfinite(chances), chances, 1 / chances.shape[1]))
 
 
 def forest(
     table: Table, fit: Int[np.ndarray, " fit"], kernel: Float[np.ndarray, "fit classes"], seed: int
 ) -> Learner | None:
     """A random forest of the rows that are fitted, or of a sample of them; None where it is not worth the time."""
-    if len(table.labels) > TOO_MANY or len(fit) < 2 or len(np.unique(table.labels[fit])) < 2:
+    if table.size > TOO_MANY or len(fit) < 2 or len(np.unique(table.labels[fit])) < 2:
         return None
     if len(fit) <= MOST_ROWS:
         return _grow(table, fit, fit, seed)
@@ -59,7 +64,7 @@ def forest(
     alone, both = _explained([kernel[sample]], labels), _explained([kernel[sample], found.fitted], labels)
     if np.mean(both - alone) < GAIN:
         return None
-    scores = found.others(fit)
+    scores = found.others(table.take(fit))
     scores[sample] = found.fitted
     return found._replace(fitted=scores)
 
@@ -90,7 +95,7 @@ def _grow(table: Table, grown: np.ndarray, rows: np.ndarray, seed: int) -> Learn
         return as_scores(every)
 
     votes = trees.oob_decision_function_.reshape(len(grown), -1)
-    return Learner(spread(votes), lambda rows: spread(trees.predict_proba(table.features[rows])), CHANCES)
+    return Learner(spread(votes), lambda rows: spread(trees.predict_proba(rows.features)), CHANCES)
 
 
 def _ignored(truth: np.ndarray, found: np.ndarray) -> float:

@@ -1,17 +1,17 @@
 """All rows, judged by learners that were not shown their labels.
 
-At most `FIT` rows are fitted, and each of these is judged by the fit without it; the others, which it has not seen, as
-they are. So a million rows cost little more than thirty thousand.
+At most `drawing.FIT` rows are fitted, and each of these is judged by the fit without it; the others, which it has not
+seen, as they are. So a million rows cost little more than thirty thousand.
 """
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import NamedTuple
 
 import jax.numpy as jnp
 import numpy as np
-from jaxtyping import Array, Float, Int
+from jaxtyping import Array, Bool, Float, Int
 
-from proxbi.cleaning.method import learners, ridge
+from proxbi.cleaning.method import drawing, learners, ridge
 from proxbi.cleaning.method.bilevel import Settings
 from proxbi.cleaning.method.calibration import Calibration, Labels, Scores, calibrate, without_noise
 from proxbi.cleaning.method.decision import (
@@ -22,14 +22,15 @@ from proxbi.cleaning.method.decision import (
     drawn_qualities,
     other_qualities,
 )
-from proxbi.cleaning.method.kernel import KernelMap, choose_landmarks, kernel_map
+from proxbi.cleaning.method.kernel import KernelMap, choose_landmarks, kernel_map, mapped_rows, product
 from proxbi.cleaning.method.noise_model import true_classes
 from proxbi.cleaning.method.review import review_order
 from proxbi.cleaning.method.reweighting import Rows
 from proxbi.cleaning.method.table import Table, bucket, padded
 from proxbi.cleaning.method.weightings import Task, Weigh
 
-FIT, ROUGH = 30_000, 512
+ROUGH = 512
+"""Landmarks of a first fit."""
 MANY = 8000
 """Rows that are fitted: with more of them the first fit, which only weighs, is one on fewer landmarks."""
 LANDMARKS, FEWER = 1500, 1024
@@ -37,6 +38,75 @@ LANDMARKS, FEWER = 1500, 1024
 BLOCK = 2048
 """Rows that are mapped at a time: their kernel values stay in the cache, which is twice as fast."""
 EVIDENCE = 20.0
+
+
+class Scorer(NamedTuple):
+    """The learners, to be asked about rows that they have not seen; NumPy arrays, which go to other processes."""
+
+    center: Float[np.ndarray, " columns"]
+    landmarks: Float[np.ndarray, "landmarks columns"]
+    bandwidth: Float[np.ndarray, ""]
+    coefficients: Float[np.ndarray, "landmarks classes"]
+    """Of kernel values: those of the regression, whitened."""
+    others: tuple[Callable[[Table], Float[np.ndarray, "rows classes"]], ...]
+
+    @classmethod
+    def of(cls, phi: KernelMap, coefficients: Array, others: list[learners.Learner]) -> "Scorer":
+        """A regression with these coefficients, and the others."""
+        parts = (phi.center, phi.landmarks, phi.bandwidth, product(phi.whitening, coefficients))
+        center, landmarks, bandwidth, whitened = (np.asarray(part) for part in parts)
+        return cls(center, landmarks, bandwidth, whitened, tuple(each.others for each in others))
+
+    def __call__(self, rows: Table) -> Scores:
+        """Of at most `BLOCK` rows."""
+        size = min(BLOCK, bucket(len(rows.labels)))
+        mapped = mapped_rows(
+            self.center, self.landmarks, self.bandwidth, padded(rows.features, size), self.coefficients
+        )
+        kernel = np.asarray(mapped)[: len(rows.labels)].astype(np.float64)
+        return [kernel, *(ask(rows) for ask in self.others)]
+
+
+class Found(NamedTuple):
+    """What is known of each of some rows."""
+
+    weight: Float[np.ndarray, " rows"]
+    quality: Float[np.ndarray, " rows"]
+    other: Int[np.ndarray, " rows"]
+    """The most likely class if the label is wrong."""
+
+
+class Judge(NamedTuple):
+    """Judges rows, also in other processes: those that were learned from as was found then, all others by learners that
+    have not seen them.
+    """
+
+    scorer: Scorer | None
+    """None: nothing is known, and all labels are kept."""
+    decision: Decision | None
+    places: Int[np.ndarray, " known"]
+    """Of the rows that were learned from, in the whole table, in order."""
+    known: Found
+    """What was found of them."""
+
+    def __call__(self, rows: Table, first: int = 0) -> Found:
+        """Judge a block of the table; `first` is the place of its first row."""
+        count = len(rows.labels)
+        weight, quality, other = np.ones(count), np.ones(count), np.zeros(count, np.int64)
+        ours = slice(*np.searchsorted(self.places, [first, first + count]))
+        seen = self.places[ours] - first
+        if self.scorer is not None and self.decision is not None:
+            rest = np.setdiff1d(np.arange(count), seen, assume_unique=True)
+            for start in range(0, len(rest), BLOCK):
+                some = rest[start : start + BLOCK]
+                block = rows.take(some)
+                verdict = self.decision.verdict(self.scorer(block), _labels(block))
+                quality[some], other[some] = verdict.quality, verdict.wrong.argmax(axis=1)
+        quality[rows.decided] = 1
+        weight[~rows.trusted] = quality[~rows.trusted]
+        for values, found in zip((weight, quality, other), self.known, strict=True):
+            values[seen] = found[ours]
+        return Found(weight, quality, other)
 
 
 class Judged(NamedTuple):
@@ -61,6 +131,13 @@ class Judged(NamedTuple):
     """How many rows were."""
     review: Int[np.ndarray, " untrusted"]
     """The rows that are not trusted, in the order in which to decide them."""
+    scorer: Scorer | None = None
+    decision: Decision | None = None
+    """How rows are judged that are not in the table, if it is a sample."""
+
+    def judge(self, places: Int[np.ndarray, " rows"]) -> Judge:
+        """The judge of all rows of the table that this one, with rows at these places, was drawn from."""
+        return Judge(self.scorer, self.decision, places, Found(self.weight, self.quality, self.other))
 
 
 class Fitted(NamedTuple):
@@ -99,12 +176,12 @@ def judge_all(
     fit, trusted = fitted.fit, table.trusted[fitted.fit]
     most = fitted.rows.features.shape[1]
     coefficients, kernel = fitted.regress(np.ones(len(fit)), ROUGH if len(fit) > MANY else most)
-    others = [] if table.pred_probs is None else [learners.brought(table.pred_probs, fit)]
+    others = [] if table.pred_probs is None else [learners.brought(table, fit)]
     grown = learners.forest(table, fit, kernel, int(draw.integers(2**31)))
     others += [] if grown is None else [grown]
 
     usual = Calibration.of([learners.KERNEL, *(each.usual for each in others)], table.classes)
-    evidence = Evidence(_labels(table, fit), trusted, table.group_count, table.classes, usual)
+    evidence = Evidence(_labels(table).take(fit), trusted, table.group_count, table.classes, usual)
     scores = [kernel, *(each.fitted for each in others)]
     decision = decide(scores, evidence, draw)
     quality = first = decision.verdict(scores, evidence.labels).quality
@@ -116,13 +193,14 @@ def judge_all(
         return _nothing_known(table, len(fit))
     some, drawn = drawn_qualities(decision, scores, evidence, draw)
 
-    found = _judge_rest(table, fitted, coefficients, others, decision, scores)
+    scorer = Scorer.of(fitted.phi, coefficients, others)
+    verdict = decision.verdict(scores, evidence.labels)
+    known = Found(np.where(trusted, 1.0, verdict.quality), verdict.quality, verdict.wrong.argmax(axis=1))
+    found = Judge(scorer, decision, fit, known)(table)
     found.quality[table.decided] = 1
-    weight = found.quality.copy()
-    weight[fit] = np.minimum(weights, weight[fit]) if wanted else weight[fit]
-    weight[table.trusted] = 1
+    found.weight[fit] = np.where(trusted, 1.0, np.minimum(weights if wanted else 1.0, found.quality[fit]))
     return Judged(
-        weight=weight,
+        weight=found.weight,
         quality=found.quality,
         other=found.other,
         some=fit[some],
@@ -132,35 +210,15 @@ def judge_all(
         informed=True,
         temperature=_temperature(decision, scores, evidence),
         fitted=len(fit),
-        review=_reviewed(table, fit[review_order(decision, scores, evidence, draw)]),
+        review=reviewed(table.trusted, fit[review_order(decision, scores, evidence, draw)]),
+        scorer=scorer,
+        decision=decision,
     )
 
 
-def _reviewed(table: Table, first: Int[np.ndarray, " some"]) -> Int[np.ndarray, " untrusted"]:
+def reviewed(trusted: Bool[np.ndarray, " rows"], first: Int[np.ndarray, " some"]) -> Int[np.ndarray, " untrusted"]:
     """These rows, and after them all others that are not trusted."""
-    return np.concatenate([first, np.setdiff1d(np.flatnonzero(~table.trusted), first)])
-
-
-class Rest(NamedTuple):
-    """Of all rows."""
-
-    quality: Float[np.ndarray, " rows"]
-    other: Int[np.ndarray, " rows"]
-
-
-def _judge_rest(
-    table: Table,
-    fitted: Fitted,
-    coefficients: Array,
-    others: list[learners.Learner],
-    decision: Decision,
-    scores: Scores,
-) -> Rest:
-    quality, other = np.zeros(len(table.labels)), np.zeros(len(table.labels), np.int64)
-    for some, ours in all_scores(table, fitted, coefficients, others, scores):
-        verdict = decision.verdict(ours, _labels(table, some))
-        quality[some], other[some] = verdict.quality, verdict.wrong.argmax(axis=1)
-    return Rest(quality, other)
+    return np.concatenate([first, np.setdiff1d(np.flatnonzero(~trusted), first)])
 
 
 def all_scores(
@@ -168,20 +226,18 @@ def all_scores(
 ) -> Iterator[tuple[Int[np.ndarray, " some"], Scores]]:
     """The rows that were fitted, with their scores; and the others, block by block."""
     yield fitted.fit, scores
-    score = fitted.phi.scorer(coefficients)
+    scorer = Scorer.of(fitted.phi, coefficients, others)
     rest = np.setdiff1d(np.arange(len(table.labels)), fitted.fit)
     for first in range(0, len(rest), BLOCK):
         some = rest[first : first + BLOCK]
-        mapped = score(padded(table.features[some], min(BLOCK, bucket(len(some)))))
-        kernel = np.asarray(mapped)[: len(some)].astype(np.float64)
-        yield some, [kernel, *(each.others(some) for each in others)]
+        yield some, scorer(table.take(some))
 
 
 def fit_rows(table: Table, settings: Settings, bandwidth: float, draw: np.random.Generator) -> Fitted:
     """The rows to fit, drawn where there are too many, and their features."""
-    gold = draw.permutation(table.gold)[: FIT // 2]
-    fit = np.sort(np.concatenate([gold, draw.permutation(table.noisy)[: FIT - len(gold)]]))
-    landmarks = LANDMARKS if len(fit) == len(table.labels) else FEWER
+    gold = draw.permutation(table.gold)[: drawing.FIT // 2]
+    fit = np.sort(np.concatenate([gold, draw.permutation(table.noisy)[: drawing.FIT - len(gold)]]))
+    landmarks = LANDMARKS if len(fit) == table.size else FEWER
     phi = kernel_map(choose_landmarks(table.features[fit], landmarks, draw), bandwidth)
     return Fitted(fit, phi, _mapped(table, fit, phi), settings["ridge"], table.classes)
 
@@ -193,13 +249,12 @@ def wanted_weights(wanted: Weigh, table: Table, fitted: Fitted, settings: Settin
     return np.asarray(wanted(Task(rough, raw, settings)))[: len(fitted.fit)].astype(np.float64)
 
 
-def _labels(table: Table, rows: Int[np.ndarray, " some"]) -> Labels:
-    given, repeats = table.labels[rows], table.repeats[rows].astype(np.float64)
-    if table.before is None:
-        return Labels(given, table.groups[rows], repeats)
-    before = table.before[rows]
-    decided = np.where(before >= 0, given, -1)
-    return Labels(np.where(before >= 0, before, given), table.groups[rows], repeats, decided)
+def _labels(rows: Table) -> Labels:
+    given, repeats = rows.labels, rows.repeats.astype(np.float64)
+    if rows.before is None:
+        return Labels(given, rows.groups, repeats)
+    decided = np.where(rows.before >= 0, given, -1)
+    return Labels(np.where(rows.before >= 0, rows.before, given), rows.groups, repeats, decided)
 
 
 def _tells(decision: Decision, scores: Scores, evidence: Evidence) -> bool:
@@ -245,7 +300,7 @@ def _nothing_known(table: Table, fitted: int) -> Judged:
         informed=False,
         temperature=1.0,
         fitted=fitted,
-        review=_reviewed(table, none),
+        review=reviewed(table.trusted, none),
     )
 
 

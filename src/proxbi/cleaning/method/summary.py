@@ -1,8 +1,8 @@
 """Rates with intervals, and sentences about what to be careful with."""
 
 import math
-from collections.abc import Iterator
-from typing import Any
+from collections.abc import Iterable, Iterator
+from typing import Any, NamedTuple
 
 import numpy as np
 from jaxtyping import Bool, Float, Int
@@ -20,21 +20,70 @@ FEW, MOST = 5, 0.8
 UNKNOWN = Interval(math.nan, math.nan, math.nan)
 
 
-def wrong_share(judged: Judged, rows: Bool[np.ndarray, " rows"]) -> Interval:
-    r"""The share of wrong labels among some of the rows that are not trusted, and its 95 % interval.
+class Tally(NamedTuple):
+    """Sums over rows that are not trusted, for each class or group: those of blocks of a table add up."""
+
+    rows: Int[np.ndarray, " indices"]
+    flagged: Int[np.ndarray, " indices"]
+    wrong: Float[np.ndarray, " indices"]
+    """Of 1 - q, with q the qualities."""
+    spread: Float[np.ndarray, " indices"]
+    """Of q (1 - q)."""
+
+    def total(self) -> "Tally":
+        """Of all together."""
+        return Tally(*(np.sum(part, keepdims=True) for part in self))
+
+
+class Figures(NamedTuple):
+    """What is counted of a table, or of a block of it."""
+
+    by_class: Tally
+    by_group: Tally
+    trusted: Int[np.ndarray, " classes"]
+    decided: int
+
+    @classmethod
+    def of(cls, table: Table, quality: Float[np.ndarray, " rows"], issue: Bool[np.ndarray, " rows"]) -> "Figures":
+        """Of these rows."""
+        noisy = ~table.trusted & table.voted
+        wrong = 1 - quality[noisy]
+
+        def tally(index: Int[np.ndarray, " rows"], indices: int) -> Tally:
+            ours = index[noisy]
+            weighed = (None, issue[noisy], wrong, wrong * (1 - wrong))
+            rows, flagged, *sums = (np.bincount(ours, each, indices) for each in weighed)
+            return Tally(rows.astype(np.int64), flagged.astype(np.int64), *sums)
+
+        trusted = np.bincount(table.labels[table.trusted], minlength=table.classes)
+        by_class, by_group = tally(table.labels, table.classes), tally(table.groups, table.group_count)
+        return cls(by_class, by_group, trusted, int(np.sum(table.decided)))
+
+    @classmethod
+    def sum(cls, parts: "Iterable[Figures]") -> "Figures":
+        """Of a table, by those of its blocks, which are added in their order."""
+        first, *others = parts
+        for one in others:
+            by_class, by_group = (Tally(*map(np.add, a, b)) for a, b in zip(first[:2], one[:2], strict=True))
+            first = cls(by_class, by_group, first.trusted + one.trusted, first.decided + one.decided)
+        return first
+
+
+def wrong_share(total: Tally, judged: Judged, ours: Bool[np.ndarray, " some"]) -> Interval:
+    r"""The share of wrong labels among some of the rows that are not trusted, and its 95 % interval; `ours` are those
+    of them for which more is known.
 
     With q the qualities, the estimate is the mean of 1 - q. Three variances add up: that of this mean over the drawn
     calibrations; sum q (1 - q) / n^2, of the number of wrong labels when the calibration is right; and the mean square
     of how far other models, and the first round, are from it. Where no noise is seen the interval begins at 0.
     """
-    ours = rows[judged.some]
-    if not rows.any() or not ours.any():
+    rows, _, wrong, spread = (float(part[0]) for part in total)
+    if not rows or not ours.any():
         return UNKNOWN
-    wrong, drawn = 1 - judged.quality[rows], 1 - judged.drawn[:, ours].mean(axis=1)
-    estimate = float(wrong.mean())
-    within = np.sum(wrong * (1 - wrong)) / len(wrong) ** 2
+    drawn = 1 - judged.drawn[:, ours].mean(axis=1)
+    estimate = wrong / rows
     apart = np.mean(judged.otherwise[:, ours] - drawn_from(judged)[ours], axis=1)
-    reach = 1.96 * math.sqrt(float(drawn.var(ddof=1)) + within + float(np.mean(apart**2)))
+    reach = 1.96 * math.sqrt(float(drawn.var(ddof=1)) + spread / rows**2 + float(np.mean(apart**2)))
     low, high = estimate - reach, estimate + reach
     if not judged.noisy:
         low, high = 0.0, max(high, float(drawn.mean()) + reach)
@@ -46,28 +95,41 @@ def drawn_from(judged: Judged) -> Float[np.ndarray, " some"]:
     return judged.quality[judged.some] if judged.noisy else judged.drawn.mean(axis=0)
 
 
-def wrong_shares(
-    name: str, index: Int[np.ndarray, " rows"], indices: int, judged: Judged, noisy: Bool[np.ndarray, " rows"]
-) -> list[dict[str, Any]]:
-    """`wrong_share` of the noisy rows with each index; `name` is what it is called."""
-    parts = [noisy & (index == each) for each in range(indices)]
-    return [
-        {name: each, "rows": int(part.sum()), **wrong_share(judged, part)._asdict()} for each, part in enumerate(parts)
-    ]
+class Rates(NamedTuple):
+    """Shares of wrong labels."""
+
+    overall: Interval
+    by_class: list[dict[str, Any]]
+    by_group: list[dict[str, Any]]
+
+
+def rates(figures: Figures, judged: Judged, some: Table) -> Rates:
+    """By what was counted of all rows, and what more is known of the rows `judged.some`, which are given too."""
+    noisy = ~some.trusted & some.voted
+
+    def by(name: str, tally: Tally, index: Int[np.ndarray, " some"]) -> list[dict[str, Any]]:
+        shares = [
+            wrong_share(Tally(*(part[each : each + 1] for part in tally)), judged, noisy & (index == each))
+            for each in range(len(tally.rows))
+        ]
+        counted = zip(tally.rows, shares, strict=True)
+        return [{name: each, "rows": int(rows), **share._asdict()} for each, (rows, share) in enumerate(counted)]
+
+    overall = wrong_share(figures.by_class.total(), judged, noisy)
+    return Rates(overall, by("class", figures.by_class, some.labels), by("group", figures.by_group, some.groups))
 
 
 def sentences(
-    table: Table,
+    figures: Figures,
     tuned: list[Solved],
     verdict: Verdict,
-    issue: Bool[np.ndarray, " rows"],
     *,
     informed: bool,
     wanted: bool,
 ) -> Iterator[str]:
     """What a reader of the result should know; `wanted` are weights that were asked for."""
-    trusted = np.bincount(table.labels[table.trusted], minlength=table.classes)
-    if not table.trusted.any():
+    trusted, classes = figures.trusted, len(figures.trusted)
+    if not trusted.any():
         yield (
             "No row is trusted: noisy rows judged noisy rows, in the held-out scores too, and a mistake that most rows "
             "of a kind share cannot be seen. A few dozen trusted rows would show it."
@@ -76,18 +138,17 @@ def sentences(
         few, none = int(np.sum(trusted < FEW)), int(np.sum(trusted == 0))
         without = f" ({none} of them none)" if none else ""
         yield (
-            f"{few} of {table.classes} classes have fewer than {FEW} trusted rows{without}: what is said of these "
+            f"{few} of {classes} classes have fewer than {FEW} trusted rows{without}: what is said of these "
             "classes is less sure."
         )
     failed = [one.status for one in tuned if one.status.failed]
     if failed:
         yield f"The settings could not be solved for, and are those the solver started with. {failed[0].value}"
-    flagged = [issue[table.noisy[table.labels[table.noisy] == each]] for each in range(table.classes)]
-    emptied = [each for each, ours in enumerate(flagged) if len(ours) and ours.mean() > MOST]
+    emptied = int(np.sum(figures.by_class.flagged > MOST * figures.by_class.rows))
     if emptied:
         yield (
-            f"More than {MOST:.0%} of the labels of {len(emptied)} of {table.classes} classes are flagged: look at "
-            "some of them before any are dropped."
+            f"More than {MOST:.0%} of the labels of {emptied} of {classes} classes are flagged: look at some of them "
+            "before any are dropped."
         )
     if not informed:
         yield "Too few rows, or none of the features, tell what a label should be: all labels are kept as they are."

@@ -43,10 +43,22 @@ class Table(NamedTuple):
         """Trusted rows that stand for all others. Decided ones do not: they were picked."""
         return np.flatnonzero(self.trusted & ~self.decided)
 
+    group_count: int = 1
+    """How many groups there are."""
+    whole: int = 0
+    """Where this is a sample: the rows of the table that it was drawn from."""
+
     @property
-    def group_count(self) -> int:
-        """How many groups there are."""
-        return int(self.groups.max()) + 1
+    def size(self) -> int:
+        """The rows of the whole table."""
+        return self.whole or len(self.labels)
+
+    def take(self, rows: Int[np.ndarray, " some"] | slice) -> "Table":
+        """Some of the rows, as a sample."""
+        each: dict[str, Any] = {
+            name: values[rows] for name, values in self._asdict().items() if isinstance(values, np.ndarray)
+        }
+        return self._replace(**each, whole=self.size)
 
     @property
     def noisy(self) -> Int[np.ndarray, " noisy"]:
@@ -101,6 +113,7 @@ def checked(
         None if pred_probs is None else _chances(pred_probs, rows, int(classes)),
         None if votes is None else _votes(votes, rows, int(classes)),
         None if before is None else _before(before, gold, rows, int(classes)),
+        int(source.max()) + 1,
     )
     return table._replace(repeats=np.where(table.voted, repeats, np.float32(0)))
 

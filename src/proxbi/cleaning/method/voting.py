@@ -141,7 +141,7 @@ def _learn(
     coefficients, kernel = fitted.regress(weights, fitted.rows.features.shape[1], shares)
     labels, repeats = table.labels.copy(), table.repeats.copy()
     labels[fit], repeats[fit] = shares.argmax(axis=1), table.repeats[fit] * shares.max(axis=1)
-    others = [] if table.pred_probs is None else [learners.brought(table.pred_probs, fit)]
+    others = [] if table.pred_probs is None else [learners.brought(table, fit)]
     grown = learners.forest(table._replace(labels=labels, repeats=repeats), fit, kernel, seed)
     others += [] if grown is None else [grown]
     return Learned(coefficients, others, [kernel, *(each.fitted for each in others)])

@@ -3,11 +3,9 @@
 from math import isfinite
 from typing import Any
 
-import numpy as np
-
 from proxbi.cleaning.method.weightings import NOISY, PLAIN
 from proxbi.cleaning.report.markup import percent
-from proxbi.cleaning.result import Cleaned, Interval
+from proxbi.cleaning.result import Cleaned, Interval, Overview
 
 NOT_KNOWN = "not known"
 NORMAL = 1.96
@@ -19,9 +17,9 @@ def is_known(rate: Interval) -> bool:
     return isfinite(rate.estimate)
 
 
-def headline(cleaned: Cleaned) -> str:
+def headline(cleaned: Cleaned | Overview) -> str:
     """How many labels are probably wrong, and the estimated share with its 95 % interval."""
-    judged, flagged = int(np.sum(~cleaned.trusted)), int(np.sum(cleaned.issue))
+    judged, flagged = cleaned.counts.judged, cleaned.counts.flagged
     rate = cleaned.noise_rate
     share = f"{whole(rate.estimate)} %, {whole(rate.low)}-{whole(rate.high)} %"
     share = share if is_known(rate) else f"share of wrong labels {NOT_KNOWN}"
@@ -39,7 +37,7 @@ def share_wrong(rate: Interval) -> str:
     return f"{percent(rate.estimate)} (95 % interval {percent(rate.low)} to {percent(rate.high)})"
 
 
-def for_a_model(cleaned: Cleaned) -> str:
+def for_a_model(cleaned: Cleaned | Overview) -> str:
     """Whether the wrong labels matter for a model that is trained on them."""
     by_name = {row["name"]: row for row in cleaned.scores}
     given, chosen = by_name.get(NOISY.name), by_name.get(cleaned.chosen)
@@ -52,11 +50,11 @@ def for_a_model(cleaned: Cleaned) -> str:
     return f"{opening}: {as_given}, with “{PLAIN.get(cleaned.chosen, cleaned.chosen)}” in {_accuracy(chosen)}."
 
 
-def judge(cleaned: Cleaned) -> str:
+def judge(cleaned: Cleaned | Overview) -> str:
     """What the scores were measured on."""
     if cleaned.judges:
         return "held-out trusted rows"
-    why = "decided rows were picked" if np.any(cleaned.decided) else "no row is trusted"
+    why = "decided rows were picked" if cleaned.counts.decided else "no row is trusted"
     return f"held-out rows (by the labels given: {why})"
 
 
@@ -66,13 +64,13 @@ def scored(row: dict[str, Any]) -> Interval:
     return Interval(row["accuracy"], max(0.0, row["accuracy"] - reach), min(1.0, row["accuracy"] + reach))
 
 
-def before_and_after(cleaned: Cleaned) -> tuple[Interval, Interval] | None:
+def before_and_after(cleaned: Cleaned | Overview) -> tuple[Interval, Interval] | None:
     """Held-out accuracy with all labels as given and as cleaned, if it was measured."""
     by_name = {row["name"]: scored(row) for row in cleaned.scores}
     return (by_name[NOISY.name], by_name[cleaned.chosen]) if {NOISY.name, cleaned.chosen} <= set(by_name) else None
 
 
-def accuracies(cleaned: Cleaned) -> tuple[str, str] | None:
+def accuracies(cleaned: Cleaned | Overview) -> tuple[str, str] | None:
     """The same, in words."""
     measured = before_and_after(cleaned)
     return None if measured is None else (with_interval(measured[0]), with_interval(measured[1]))
@@ -87,7 +85,7 @@ def with_interval(share: Interval) -> str:
     return f"{percent(share.estimate)} ({100 * share.low:.1f}-{100 * share.high:.1f} %)"
 
 
-def groups_judged(cleaned: Cleaned) -> list[dict[str, Any]]:
+def groups_judged(cleaned: Cleaned | Overview) -> list[dict[str, Any]]:
     """The rates of the groups that have rows to judge: trusted rows given apart are a group without any."""
     return [row for row in cleaned.noise_by_group if row["rows"]]
 

@@ -1,0 +1,137 @@
+"""Where pieces of work are done: one after another in this process, in processes of this machine (joblib), or on the
+workers of a Dask cluster.
+
+An engine is a function that takes what all pieces need, and the pieces, and gives their results in order. Dask does a
+piece again if its worker dies; so a piece must have the same result each time, and whatever it writes must be there
+whole or not at all.
+"""
+
+import pickle
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from importlib.util import find_spec
+from typing import Any, Literal, Protocol, TypeVar
+
+EngineName = Literal["here", "joblib", "dask"]
+SECONDS = 30
+"""To wait for a scheduler."""
+
+H = TypeVar("H")
+B = TypeVar("B")
+R = TypeVar("R")
+
+
+class Engine(Protocol):
+    """Does pieces of work; the results come in the order of the pieces."""
+
+    def __call__(self, work: Callable[[H, B], R], held: H, blocks: Sequence[B]) -> Iterator[R]: ...
+
+
+def in_process(work: Callable[[H, B], R], held: H, blocks: Sequence[B]) -> Iterator[R]:
+    """One piece after another.
+
+    >>> list(in_process(lambda scale, block: scale * sum(block), 2, [(1, 2), (3, 4)]))
+    [6, 14]
+    """
+    for block in blocks:
+        yield work(held, block)
+
+
+@contextmanager
+def started(name: EngineName, scheduler: str | None = None, workers: int | None = None) -> Iterator[Engine]:
+    """The engine; with "joblib" in so many processes, with "dask" on the cluster of this scheduler, or one of its own
+    on this machine with so many worker processes.
+    """
+    if name == "here":
+        yield in_process
+        return
+    _require(name)
+    if name == "joblib":
+        yield _in_processes(workers)
+        return
+    from distributed import Client, LocalCluster
+
+    if scheduler is not None:
+        with _connected(scheduler) as client:
+            yield on(client)
+        return
+    # One thread each: JAX has threads of its own. Processes are spawned, as JAX needs it.
+    with (
+        LocalCluster(n_workers=workers, threads_per_worker=1, processes=True, dashboard_address=None) as cluster,
+        Client(cluster) as client,
+    ):
+        yield on(client)
+
+
+def on(client: Any) -> Engine:
+    """The workers of a Dask client."""
+
+    def run(work: Callable[[H, B], R], held: H, blocks: Sequence[B]) -> Iterator[R]:
+        from distributed import KilledWorker
+
+        # As a result of a task, and not as scattered data: it is made again where the worker that has it dies.
+        there = client.submit(_same, held, pure=False)
+        futures = [client.submit(work, there, block, pure=False) for block in blocks]
+        try:
+            for block, future in zip(blocks, futures, strict=True):
+                try:
+                    yield future.result()
+                except KilledWorker as error:
+                    raise RuntimeError(
+                        f"{block} cannot be worked on: one worker after another died while it did, most likely for "
+                        "want of memory. Give workers more of it, or start fewer of them on each machine."
+                    ) from error
+        finally:
+            client.cancel(futures)
+
+    return run
+
+
+def _in_processes(workers: int | None) -> Engine:
+    """Of joblib, which are spawned, as JAX needs it."""
+
+    def run(work: Callable[[H, B], R], held: H, blocks: Sequence[B]) -> Iterator[R]:
+        from joblib import Parallel, delayed
+
+        yield from Parallel(n_jobs=workers or -1, return_as="generator")(delayed(work)(held, block) for block in blocks)
+
+    return run
+
+
+def packed(*values: Any) -> tuple[bytes, bool]:
+    """Anything, functions and JAX's arrays included, as bytes for another process. They are not read before JAX has the
+    precision that it has here: it would round what is read.
+    """
+    import cloudpickle
+    import jax
+
+    return cloudpickle.dumps(values), bool(jax.config.values["jax_enable_x64"])
+
+
+def unpacked(given: tuple[bytes, bool]) -> Any:
+    """What was packed, in the process that it was sent to."""
+    import jax
+
+    if jax.config.values["jax_enable_x64"] != given[1]:
+        jax.config.update("jax_enable_x64", given[1])
+    return pickle.loads(given[0])
+
+
+def _require(name: EngineName) -> None:
+    """Say what is to be installed."""
+    needed = ("cloudpickle", "joblib") if name == "joblib" else ("cloudpickle", "dask", "distributed")
+    if lacking := [each for each in needed if find_spec(each) is None]:
+        raise ImportError(f"the engine {name} needs {', '.join(lacking)}: pip install 'proxbi[dask]'.")
+
+
+def _same(held: H) -> H:
+    return held
+
+
+def _connected(scheduler: str) -> Any:
+    from distributed import Client
+
+    try:
+        return Client(scheduler, timeout=SECONDS)
+    except (OSError, ValueError) as error:
+        raise OSError(f"the scheduler {scheduler} does not answer: {error}.") from error

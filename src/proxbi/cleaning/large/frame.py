@@ -1,0 +1,196 @@
+"""A Dask data frame, cleaned: its features stay where they are; what there is one of for each row is in memory."""
+
+from collections.abc import Callable
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple
+
+import numpy as np
+from jaxtyping import Bool, Int
+
+from proxbi.cleaning.inputs.checks import Words, by_index, class_indices, group_indices, trusted_mask
+from proxbi.cleaning.inputs.prepare import Inputs, Names, prepare
+from proxbi.cleaning.large.block import Block, JudgedBlock, Judging, judge_block
+from proxbi.cleaning.large.learn import Taught, overview, teach
+from proxbi.cleaning.method.drawing import drawn, with_apart
+from proxbi.cleaning.method.scoring import reviewed
+from proxbi.cleaning.method.summary import Figures
+from proxbi.cleaning.result import Cleaned
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+
+def is_dask(X: Any) -> bool:
+    """Whether this is a Dask data frame."""
+    return type(X).__module__.split(".")[0].startswith("dask") and hasattr(X, "to_delayed") and hasattr(X, "columns")
+
+
+class Labels(NamedTuple):
+    """What is in memory of the rows of the frame."""
+
+    labels: Int[np.ndarray, " rows"]
+    trusted: Bool[np.ndarray, " rows"] | None
+    groups: Int[np.ndarray, " rows"] | None
+    names: Names
+
+    @classmethod
+    def read(cls, y: Any, trusted: Any, groups: Any, rows: int) -> "Labels":
+        """Checked; each may be a Dask series."""
+        y, trusted, groups = (_in_memory(each) for each in (y, trusted, groups))
+        if len(y) != rows:
+            raise ValueError(f"X has {rows} rows and y has {len(y)}.")
+        classes, labels = class_indices(y, Words())
+        group_names, group_of = ([], None) if groups is None else group_indices(groups, rows, Words())
+        mask = None if trusted is None else trusted_mask(trusted, rows, Words())
+        return cls(labels, mask, group_of, Names(classes, group_names))
+
+    def some(self, rows: Any) -> "Labels":
+        """Of these rows."""
+        trusted, groups = (None if part is None else part[rows] for part in (self.trusted, self.groups))
+        return Labels(self.labels[rows], trusted, groups, self.names)
+
+    def block(self, X: "pd.DataFrame", first: int) -> Block:
+        """With the features of these rows."""
+        return Block(X, self.labels, self.trusted, self.groups, first)
+
+
+class CleanedFrame(NamedTuple):
+    """What was found."""
+
+    inputs: Inputs
+    """Of all rows, without their features."""
+    cleaned: Cleaned
+    sample: "pd.DataFrame"
+    """The rows of the frame that were learned from."""
+    sample_inputs: Inputs
+    """Of these, and of trusted rows given apart."""
+    sample_cleaned: Cleaned
+    sample_apart: "pd.DataFrame | None"
+    """Those given apart."""
+    index: Any
+    """Of the frame."""
+
+
+def clean_frame(
+    frame: Any,
+    y: Any,
+    *,
+    X_val: "pd.DataFrame | None" = None,
+    y_val: Any = None,
+    trusted: Any = None,
+    groups: Any = None,
+    weights: Literal["auto", "free"] = "auto",
+    seed: int = 0,
+) -> CleanedFrame:
+    """Clean the labels `y` of a Dask data frame, on the cluster of the current client or else in threads. Labels, trust
+    and groups are taken into memory, and of the frame a partition at a time, by whoever works on it.
+    """
+    import dask
+    import pandas as pd
+
+    indices = dask.compute(*(dask.delayed(_index)(part) for part in frame.to_delayed()))
+    index, firsts = indices[0].append(list(indices[1:])), np.cumsum([0, *map(len, indices)])
+    rows = len(index)
+    known = Labels.read(y, trusted, groups, rows)
+    gold = np.zeros(0, np.int64) if y_val is None else class_indices(y_val, Words(), known.names.classes)[1]
+    of_frame = drawn(seed, np.zeros(rows, bool) if known.trusted is None else known.trusted)
+    places = with_apart(seed, of_frame, rows, len(gold))
+    ours, beside = places[places < rows], places[places >= rows] - rows
+    sample = pd.concat(_each(frame, _take, ours, list(firsts[:-1])))
+    sample_apart = None if X_val is None else X_val.iloc[beside]
+    inputs = prepare(
+        sample,
+        known.names.classes[known.labels[ours]],
+        X_val=sample_apart,
+        y_val=None if y_val is None else np.asarray(y_val)[beside],
+        trusted=None if known.trusted is None else known.trusted[ours],
+        groups=None if known.groups is None else np.array(known.names.groups, object)[known.groups[ours]],
+        words=Words(where=lambda row: by_index(int(ours[row]))),
+        seed=seed,
+        names=known.names,
+    )
+    inputs = replace(inputs, encoder=inputs.encoder.naming(by_index))
+    taught = teach(inputs, places, rows + len(gold), gold, known.names, weights=weights, seed=seed)
+    cuts = map(slice, firsts[:-1], firsts[1:])
+    blocks = [(known.some(cut), int(first)) for cut, first in zip(cuts, firsts[:-1], strict=True)]
+    judged: list[JudgedBlock] = _each(frame, _judged, taught.judging, blocks)
+    cleaned = _joined(taught, judged, places, _apart(taught.judging, X_val, gold, rows))
+    whole, taken = _of_all(inputs, known, cleaned, gold), _some(cleaned, places)
+    return CleanedFrame(whole, cleaned, sample, inputs, taken, sample_apart, index)
+
+
+def _each(frame: Any, work: Callable[[Any, "pd.DataFrame", Any], Any], held: Any, blocks: list[Any]) -> list[Any]:
+    """The work on each partition, with what all of them need, and what each does."""
+    import dask
+
+    there = dask.delayed(held)
+    tasks = [dask.delayed(work)(there, part, block) for part, block in zip(frame.to_delayed(), blocks, strict=True)]
+    return list(dask.compute(*tasks))
+
+
+def _index(X: "pd.DataFrame") -> Any:
+    return X.index
+
+
+def _take(places: Int[np.ndarray, " sample"], X: "pd.DataFrame", first: int) -> "pd.DataFrame":
+    return X.iloc[places[slice(*np.searchsorted(places, [first, first + len(X)]))] - first]
+
+
+def _judged(judging: Judging, X: "pd.DataFrame", block: tuple[Labels, int]) -> JudgedBlock:
+    known, first = block
+    return judge_block(judging, known.block(X, first), lambda row: by_index(first + row))
+
+
+def _apart(
+    judging: Judging, X_val: "pd.DataFrame | None", gold: Int[np.ndarray, " apart"], rows: int
+) -> list[JudgedBlock]:
+    """The trusted rows given apart, which come after all others."""
+    if X_val is None:
+        return []
+    groups = np.full(len(gold), len(judging.names.groups)) if judging.names.groups else None
+    return [judge_block(judging, Block(X_val, gold, np.ones(len(gold), bool), groups, rows), by_index)]
+
+
+def _joined(
+    taught: Taught, judged: list[JudgedBlock], places: Int[np.ndarray, " sample"], apart: list[JudgedBlock]
+) -> Cleaned:
+    """What was found of all rows."""
+    found = overview(taught, Figures.sum([*(one.figures for one in judged), taught.apart]))
+    every = [*judged, *apart]
+    trusted = np.concatenate([one.trusted for one in every])
+    said = {name: value for name, value in vars(found).items() if name != "counts"}
+    return Cleaned(
+        weight=np.concatenate([one.found.weight for one in every]),
+        quality=np.concatenate([one.found.quality for one in every]),
+        issue=np.concatenate([one.issue for one in every]),
+        suggested=np.concatenate([one.suggested for one in every]),
+        trusted=trusted,
+        review=reviewed(trusted, places[taught.learned.judged.review]),
+        decided=np.zeros(len(trusted), bool),
+        **said,
+    )
+
+
+def _of_all(inputs: Inputs, known: Labels, cleaned: Cleaned, gold: Int[np.ndarray, " apart"]) -> Inputs:
+    """The inputs of the sample, with what is in memory of all rows."""
+    groups = None if known.groups is None else np.append(known.groups, np.full(len(gold), len(known.names.groups)))
+    return replace(
+        inputs,
+        features=inputs.features[:0],
+        labels=np.append(known.labels, gold),
+        trusted=cleaned.trusted if cleaned.trusted.any() else None,
+        groups=groups,
+        rows=len(known.labels),
+    )
+
+
+def _some(cleaned: Cleaned, rows: Int[np.ndarray, " some"]) -> Cleaned:
+    """What was found of some rows."""
+    names = ("weight", "quality", "issue", "suggested", "trusted", "decided")
+    return replace(cleaned, **{name: getattr(cleaned, name)[rows] for name in names})
+
+
+def _in_memory(values: Any) -> Any:
+    """Of a Dask series or array what it holds."""
+    values = values.compute() if hasattr(values, "compute") else values
+    return values if values is None else np.asarray(values)

@@ -1,0 +1,86 @@
+"""What a sample of a table teaches about all of its rows, and what is said in the end of the whole table."""
+
+from collections.abc import Callable
+from typing import Literal, NamedTuple
+
+import numpy as np
+from jaxtyping import Int
+
+from proxbi.cleaning.inputs.prepare import Inputs, Names
+from proxbi.cleaning.large.block import Judging
+from proxbi.cleaning.method import summary
+from proxbi.cleaning.method.clean import Learned, check_weights, learn, one_thread
+from proxbi.cleaning.method.summary import Figures, Tally
+from proxbi.cleaning.method.table import Table, checked
+from proxbi.cleaning.result import Overview, RowCounts
+from proxbi.cleaning.run import FEWEST_ROWS, NOTHING_LEFT
+
+
+class Taught(NamedTuple):
+    """What was learned."""
+
+    inputs: Inputs
+    """Of the sample."""
+    learned: Learned
+    judging: Judging
+    apart: Figures
+    """Of trusted rows given apart."""
+
+
+def teach(
+    inputs: Inputs,
+    places: Int[np.ndarray, " sample"],
+    rows: int,
+    apart: Int[np.ndarray, " apart"],
+    names: Names,
+    *,
+    weights: Literal["auto", "free"],
+    seed: int,
+    progress: Callable[[str, float], None] | None = None,
+) -> Taught:
+    """Learn from a sample, whose rows have these places among the `rows` of the table; `apart` are the classes of
+    trusted rows that come after them all.
+    """
+    if inputs.trusted is None and rows < FEWEST_ROWS:
+        raise ValueError(
+            f"no row is trusted and there are {rows}: labels are judged by one another from {FEWEST_ROWS} on."
+        )
+    table = checked(inputs.features, inputs.labels, len(names.classes), inputs.trusted, inputs.groups)
+    table = table._replace(whole=rows, group_count=max(1, len(inputs.group_names)))
+    check_weights(weights, False, len(table.judges))
+    with one_thread():
+        learned = learn(table, weights, seed, progress)
+    judging = Judging(learned.judged.judge(places), inputs.encoder, names, table.group_count)
+    return Taught(inputs, learned, judging, _of_trusted(table, apart))
+
+
+def overview(taught: Taught, figures: Figures) -> Overview:
+    """What is said of the table, by what was counted of all of its rows."""
+    learned, by_class = taught.learned, figures.by_class
+    judged, verdict = learned.judged, learned.verdict
+    rates = summary.rates(figures, judged, learned.sample.take(judged.some))
+    left = int(np.sum(by_class.rows - by_class.flagged + figures.trusted > 0))
+    total = by_class.total()
+    return Overview(
+        counts=RowCounts(int(total.rows[0]), int(figures.trusted.sum()), figures.decided, int(total.flagged[0])),
+        noise_rate=rates.overall,
+        noise_by_class=rates.by_class,
+        noise_by_group=rates.by_group if taught.inputs.groups is not None else [],
+        scores=verdict.scores,
+        chosen=verdict.chosen,
+        helped=verdict.helped,
+        history=learned.history,
+        removal=verdict.removal,
+        warnings=[*taught.inputs.warnings, *learned.sentences(figures), *([] if left > 1 else [NOTHING_LEFT])],
+        settings={"noise rate": rates.overall.estimate, **learned.settings},
+    )
+
+
+def _of_trusted(table: Table, labels: Int[np.ndarray, " trusted"]) -> Figures:
+    """Rows that are only counted."""
+
+    def nothing(size: int) -> Tally:
+        return Tally(*(np.zeros(size, kind) for kind in (int, int, float, float)))
+
+    trusted = np.bincount(labels, minlength=table.classes)
+    return Figures(nothing(table.classes), nothing(table.group_count), trusted, 0)

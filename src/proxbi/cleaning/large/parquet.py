@@ -1,0 +1,173 @@
+"""A table of many Parquet files: which they are, their rows block by block, and files with columns added."""
+
+import hashlib
+import json
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+from jaxtyping import Int
+
+from proxbi.cleaning.files.formats import Parquet, kind_of, said_of_parquet
+from proxbi.cleaning.files.places import require_readable
+from proxbi.cleaning.inputs.checks import by_index
+from proxbi.cleaning.method.summary import Figures, Tally
+
+BATCH = 1 << 16
+"""Rows that are in memory at a time: some megabytes, and so many that reading them costs little beside judging them."""
+MARK = b"proxbi"
+"""What is kept in the footer of a finished file: which run it belongs to, and its figures."""
+
+
+class Part(NamedTuple):
+    """One of the files."""
+
+    path: Path
+    name: str
+    """Below the folder of them all; its output has the same below the folder of outputs."""
+    first: int
+    """The place of its first row in the table."""
+    rows: int
+
+    def __str__(self) -> str:
+        return str(self.path)
+
+    def where(self, row: int) -> str:
+        """How messages call a row of it."""
+        return f"{by_index(row)} of {self.path}"
+
+    def mark(self) -> tuple[str, int, int, int]:
+        """What changes when the file does."""
+        stat = self.path.stat()
+        return self.name, self.rows, stat.st_size, stat.st_mtime_ns
+
+
+def is_many(given: Path) -> bool:
+    """Whether this means several files: a folder, or a pattern."""
+    return given.is_dir() or (not given.exists() and any(sign in str(given) for sign in "*?["))
+
+
+def find_parts(given: Path) -> list[Part]:
+    """The files of a folder, those that a pattern matches, or the one, in the order of their names; all of them
+    Parquet, with the same columns.
+    """
+    import pyarrow.parquet as pq
+
+    folder, paths = _matching(given)
+    if not paths:
+        raise FileNotFoundError(f"{given} matches no Parquet file.")
+    parts: list[Part] = []
+    first, types = 0, dict[str, Any]()
+    for path in paths:
+        if kind_of(path) is not Parquet:
+            raise ValueError(f"{path} is no Parquet file: tables that are not in memory are read from Parquet only.")
+        require_readable(path)
+        with said_of_parquet(str(path)), pq.ParquetFile(path) as file:
+            rows, schema = file.metadata.num_rows, file.schema_arrow
+        found = dict(zip(schema.names, schema.types, strict=True))
+        types = types or found
+        _require_alike(paths[0], types, path, found)
+        parts.append(Part(path, str(path.relative_to(folder)), first, rows))
+        first += rows
+    if first == 0:
+        raise ValueError(f"{given} has no rows.")
+    return parts
+
+
+def _matching(given: Path) -> tuple[Path, list[Path]]:
+    """The folder of the files, and these, with absolute paths: workers may have been started elsewhere."""
+    if given.is_dir():
+        folder = given.absolute()
+        found = [path for end in ("parquet", "pq") for path in folder.rglob(f"*.{end}")]
+        hidden = (".", "_")
+        return folder, sorted(p for p in found if not any(n.startswith(hidden) for n in p.relative_to(folder).parts))
+    if not is_many(given):
+        return given.absolute().parent, [given.absolute()]
+    parts = given.absolute().parts
+    fixed = next(place for place, part in enumerate(parts) if any(sign in part for sign in "*?["))
+    folder = Path(*parts[:fixed])
+    return folder, sorted(path for path in folder.glob(str(Path(*parts[fixed:]))) if path.is_file())
+
+
+def _require_alike(first: Path, types: dict[str, Any], path: Path, found: dict[str, Any]) -> None:
+    for name in types.keys() | found.keys():
+        if name not in found or name not in types:
+            has, lacks = (first, path) if name in types else (path, first)
+            raise ValueError(f"{lacks} has no column {name!r}, which {has} has: all files must have the same columns.")
+        if types[name] != found[name]:
+            raise ValueError(f"Column {name!r} is {types[name]} in {first} and {found[name]} in {path}.")
+
+
+def batches(part: Part, columns: Sequence[str] | None = None) -> Iterator[tuple[int, Any]]:
+    """The rows of a file as Arrow tables of at most `BATCH`, each with the place of its first row in the file; of a
+    file without rows one table without any.
+    """
+    import pyarrow as pa
+    import pyarrow.parquet as pq
+
+    with said_of_parquet(str(part.path)), pq.ParquetFile(part.path) as file:
+        first = 0
+        for batch in file.iter_batches(BATCH, columns=None if columns is None else list(columns)):
+            yield first, pa.Table.from_batches([batch], batch.schema)
+            first += batch.num_rows
+        if first == 0:
+            yield 0, file.schema_arrow.empty_table().select(columns or file.schema_arrow.names)
+        if first != part.rows:
+            raise ValueError(f"{part.path} had {part.rows} rows when the run began, and has {first} now.")
+
+
+def take(places: Int[np.ndarray, " rows"], part: Part) -> Any:
+    """Those rows of a file that have these places in the table, as an Arrow table."""
+    import pyarrow as pa
+
+    ours = places[slice(*np.searchsorted(places, [part.first, part.first + part.rows]))] - part.first
+    taken = []
+    for first, table in batches(part):
+        some = ours[slice(*np.searchsorted(ours, [first, first + table.num_rows]))] - first
+        taken.append(table.take(pa.array(some)))
+    return pa.concat_tables(taken)
+
+
+def write_blocks(path: Path, blocks: Iterator[tuple[Any, Figures]], digest: str) -> Figures:
+    """Write Arrow tables as one file, with the sum of their figures in its footer."""
+    import pyarrow.parquet as pq
+
+    writer, parts = None, []
+    for table, figures in blocks:
+        writer = writer or pq.ParquetWriter(path, table.schema)
+        writer.write_table(table)
+        parts.append(figures)
+    assert writer is not None, "a file has at least one block, which may be empty"
+    total = Figures.sum(parts)
+    writer.add_key_value_metadata({MARK: json.dumps([digest, _as_lists(total)])})
+    writer.close()
+    return total
+
+
+def finished(path: Path, digest: str) -> Figures | None:
+    """The figures of a file that an earlier run with this digest wrote; None if there is none."""
+    import pyarrow as pa
+    import pyarrow.parquet as pq
+
+    try:
+        with pq.ParquetFile(path) as file:
+            found = json.loads((file.metadata.metadata or {}).get(MARK, b"null"))
+    except (OSError, pa.ArrowException):
+        return None
+    return None if found is None or found[0] != digest else _from_lists(found[1])
+
+
+def digest_of(what: Any) -> str:
+    """The SHA-256 of anything that JSON can write."""
+    return hashlib.sha256(json.dumps(what, default=str).encode()).hexdigest()
+
+
+def _as_lists(figures: Figures) -> list[Any]:
+    tallies = [[part.tolist() for part in tally] for tally in figures[:2]]
+    return [*tallies, figures.trusted.tolist(), figures.decided]
+
+
+def _from_lists(lists: list[Any]) -> Figures:
+    by_class, by_group = (Tally(*(np.array(part) for part in tally)) for tally in lists[:2])
+    return Figures(by_class, by_group, np.array(lists[2]), lists[3])

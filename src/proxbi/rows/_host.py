@@ -1,0 +1,154 @@
+r"""Rows on the host as blocks of compiled programs: sums over all rows in the memory of a few blocks.
+
+Block k of b rows out of n begins at min(k b, n - b): the last one overlaps the one before, and the rows that were seen
+already do not count. So all blocks have one shape, and slices of vectors with an entry for each row need no padding.
+
+A compiled program asks for block k (`jax.pure_callback`); while it works on it, a thread reads block k + 1. Rows come
+in the type they have on disk, and are cast inside of the program: a block of uint8 is an eighth of one of float64.
+
+Sums of thousands of blocks in single precision lose digits. They are compensated (Kahan): with s the sum and e what was
+lost so far,  t = a - e,  s' = s + t,  e' = (s' - s) - t.
+"""
+
+from collections.abc import Callable
+from concurrent.futures import Future, ThreadPoolExecutor
+from typing import Any, NamedTuple, TypeVar
+
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jaxtyping import Array, Float, Int, PyTree
+
+from proxbi.rows._sources import RowError, RowSource
+
+T = TypeVar("T")
+BYTES = 1 << 22
+"""Of a block: some of them fit into a cache, and asking for one takes a small part of the time it takes to use it."""
+
+MOST = 2**31 - 1
+"""Rows: JAX counts in 32 bits by default."""
+
+
+class Prefetched(RowSource):
+    """Blocks of a source, of which the next one is read while one is used."""
+
+    def __init__(self, source: RowSource, block: int | None = None):
+        """`block` rows at most; by default as many as make `BYTES`."""
+        self.source, self._count = source, len(source)
+        if self._count > MOST:
+            raise RowError(f"there are {self._count:,} rows, more than the {MOST:,} that 32 bits count.")
+        first = source.block(0, 1)
+        each = sum(np.asarray(leaf).nbytes for leaf in jax.tree.leaves(first))
+        most = block or max(1, BYTES // max(1, each))
+        self.blocks = -(-self._count // most)
+        self.size = -(-self._count // self.blocks)
+        self.shapes = jax.tree.map(
+            lambda leaf: jax.ShapeDtypeStruct((self.size, *np.shape(leaf)[1:]), _known(np.asarray(leaf).dtype)), first
+        )
+        self._thread = ThreadPoolExecutor(max_workers=1, thread_name_prefix="proxbi-rows")
+        self._ahead: dict[int, Future[PyTree]] = {}
+
+    def __len__(self) -> int:
+        return self._count
+
+    def take(self, indices: np.ndarray) -> PyTree:
+        return self.source.take(indices)
+
+    def block(self, start: int, stop: int) -> PyTree:
+        return self.source.block(start, stop)
+
+    def describe(self) -> PyTree:
+        return self.source.describe()
+
+    def number(self, k: Any) -> PyTree:
+        """Block k; the next one is read meanwhile, after the last one the first: sums are taken again and again."""
+        now = int(k)
+        future = self._ahead.pop(now, None) or self._thread.submit(self._read, now)
+        found = future.result()
+        after = (now + 1) % self.blocks
+        self._ahead = {after: self._ahead.get(after) or self._thread.submit(self._read, after)}
+        return found
+
+    def _read(self, k: int) -> PyTree:
+        start = self.start(k)
+        return jax.tree.map(_narrowed, self.source.block(start, start + self.size), self.shapes)
+
+    def start(self, k: Any) -> Any:
+        """The first row of block k."""
+        return min(k * self.size, self._count - self.size)
+
+
+def _known(dtype: Any) -> Any:
+    """What JAX makes of this type: without its 64 bits, half of them."""
+    return jax.dtypes.canonicalize_dtype(dtype)
+
+
+def _narrowed(values: Any, like: jax.ShapeDtypeStruct) -> np.ndarray:
+    """The values in a type that JAX knows; integers that are too large stay too large."""
+    array = np.asarray(values)
+    if array.dtype.kind in "iu" and array.dtype != like.dtype:
+        ends = np.iinfo(like.dtype)
+        array = np.clip(array, ends.min, ends.max)
+    return array.astype(like.dtype, copy=False)
+
+
+class HostBlock(NamedTuple):
+    """A block inside of a compiled program."""
+
+    rows: PyTree
+    """In the types they have on disk."""
+    start: Int[Array, ""]
+    counts: Float[Array, " block"]
+    """1, or 0 for rows that the block before had too."""
+
+    def of(self, vector: Array) -> Array:
+        """The entries of these rows in a vector with one for each row."""
+        return jax.lax.dynamic_slice_in_dim(vector, self.start, len(self.counts))
+
+
+class HostRows(eqx.Module):
+    """Rows on the host, for compiled programs: a pytree without leaves.
+
+    >>> class Squares(RowSource):
+    ...     def __len__(self): return 10
+    ...     def take(self, indices): return indices.astype(np.uint8) ** 2
+    >>> rows = HostRows(Prefetched(Squares(), block=4))
+    >>> print(jax.jit(lambda: rows.sum(lambda block: jnp.sum(block.counts * block.rows.astype(jnp.float32))))())
+    285.0
+    """
+
+    source: Prefetched = eqx.field(static=True)
+
+    def __len__(self) -> int:
+        return len(self.source)
+
+    def block(self, k: Int[Array, ""]) -> HostBlock:
+        """Block k, asked for by a compiled program."""
+        rows = jax.pure_callback(self.source.number, self.source.shapes, k)
+        size = self.source.size
+        start = jnp.minimum(k * size, len(self) - size)
+        return HostBlock(rows, start, (start + jnp.arange(size, dtype=k.dtype) >= k * size).astype(jnp.float32))
+
+    def sum(self, function: Callable[[HostBlock], T]) -> T:
+        """The compensated sum of a function of the blocks."""
+        shapes = jax.eval_shape(lambda: function(self.block(jnp.int32(0))))
+        nothing = jax.tree.map(lambda leaf: jnp.zeros(leaf.shape, leaf.dtype), shapes)
+
+        def body(k: Array, carry: tuple[Any, Any]) -> tuple[Any, Any]:
+            total, lost = carry
+            term = jax.tree.map(jnp.subtract, function(self.block(k)), lost)
+            after = jax.tree.map(jnp.add, total, term)
+            return after, jax.tree.map(lambda a, b, c: (a - b) - c, after, total, term)
+
+        found: T = jax.lax.fori_loop(jnp.int32(0), jnp.int32(self.source.blocks), body, (nothing, nothing))[0]
+        return found
+
+    def each(self, function: Callable[[HostBlock], Float[Array, " block"]], like: Array) -> Array:
+        """A vector with an entry for each row, by a function of the blocks."""
+
+        def body(k: Array, out: Array) -> Array:
+            block = self.block(k)
+            return jax.lax.dynamic_update_slice_in_dim(out, function(block), block.start, axis=0)
+
+        return jax.lax.fori_loop(jnp.int32(0), jnp.int32(self.source.blocks), body, jnp.zeros_like(like))

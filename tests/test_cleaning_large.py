@@ -1,0 +1,363 @@
+"""Tables that are not in memory: the same rows are learned from, the same flags and figures come out, and what breaks
+on the way costs little.
+"""
+
+import json
+import os
+import pickle
+import signal
+import warnings
+from collections.abc import Iterator
+from itertools import pairwise
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+from unittest.mock import patch
+
+import numpy as np
+import pandas as pd
+import pyarrow.parquet as pq
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from numpy.testing import assert_allclose
+from tests.test_cli_clean import clean as run_command
+
+import proxbi.cleaning.method.clean
+from proxbi import _engine
+from proxbi.cleaning import LabelCleaner
+from proxbi.cleaning.files.job import Outputs, clean_file
+from proxbi.cleaning.files.tables import ADDED, GIVEN, Roles
+from proxbi.cleaning.large import parquet
+from proxbi.cleaning.large.job import JUDGING, clean_files
+from proxbi.cleaning.method import drawing
+
+ROWS, FIT, CLASSES = 1400, 300, 3
+ROLES = Roles("label", "gold", group="who", id="id")
+CUTS = (0, 500, 500, 800, 1100, ROWS)  # one of the files has no rows
+
+
+def table(seed: int = 0, rows: int = ROWS) -> pd.DataFrame:
+    """Three clouds, text, gaps and dates; a fifth of the labels that are not trusted are wrong."""
+    draw = np.random.default_rng(seed)
+    truth = draw.integers(CLASSES, size=rows)
+    frame = pd.DataFrame(draw.normal(size=(rows, 4)) + 3 * np.eye(CLASSES, 4)[truth], columns=list("abcd"))
+    frame.loc[draw.random(rows) < 0.1, "a"] = np.nan
+    frame["kind"] = np.where(draw.random(rows) < 0.7, np.array(["x", "y", "z"])[truth], "w")
+    frame["day"] = pd.Timestamp("2024-01-01") + pd.to_timedelta(draw.integers(0, 300, rows), unit="D")
+    wrong = draw.random(rows) < 0.2
+    label = np.where(wrong, (truth + 1) % CLASSES, truth)
+    frame["label"] = np.array(["cat", "dog", "owl"])[label]
+    frame["gold"] = ~wrong & (draw.random(rows) < 0.2)
+    frame["who"] = np.where(draw.random(rows) < 0.5, "ann", "bob")
+    frame["id"] = [f"r{i}" for i in range(rows)]
+    return frame
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The table as one file and as five."""
+    made, whole = tmp_path_factory.mktemp("tables"), table()
+    (made / "data").mkdir()
+    whole.to_parquet(made / "whole.parquet", index=False)
+    for number, (first, last) in enumerate(pairwise(CUTS)):
+        whole.iloc[first:last].to_parquet(made / "data" / f"part-{number}.parquet", index=False)
+    return made
+
+
+@pytest.fixture(autouse=True, scope="module")
+def _few_rows_are_many() -> Iterator[None]:
+    """And what the same sample teaches is learned once: it takes seconds each time."""
+    known: dict[bytes, Any] = {}
+
+    def learn(sample: Any, weights: str, seed: int, progress: Any = None) -> Any:
+        key = pickle.dumps((tuple(sample), weights, seed))
+        known[key] = known.get(key) or method.learn(sample, weights, seed, progress)
+        return known[key]
+
+    method = SimpleNamespace(learn=proxbi.cleaning.method.clean.learn)
+    with (
+        patch.object(drawing, "FIT", FIT),
+        patch.object(parquet, "BATCH", 256),
+        patch("proxbi.cleaning.method.clean.learn", learn),
+        patch("proxbi.cleaning.large.learn.learn", learn),
+    ):
+        yield
+
+
+def joined(out: Path) -> pd.DataFrame:
+    """The rows of all files of a folder."""
+    return pd.concat([pd.read_parquet(path) for path in sorted(out.glob("*.parquet"))], ignore_index=True)
+
+
+def require_same(ours: pd.DataFrame, theirs: pd.DataFrame) -> None:
+    """The same columns, flags and labels; numbers to the rounding of single precision."""
+    assert list(ours.columns) == list(theirs.columns)
+    numbers = ["proxbi_weight", "proxbi_quality"]
+    assert_allclose(ours[numbers], theirs[numbers], atol=1e-4)
+    pd.testing.assert_frame_equal(ours.drop(columns=numbers), theirs.drop(columns=numbers))
+
+
+def require_same_figures(ours: dict[str, Any], theirs: dict[str, Any]) -> None:
+    for name in ("rows", "trusted", "flagged", "chosen", "helped", "headline", "warnings"):
+        assert ours[name] == theirs[name], name
+    for name in ("noise_by_class", "noise_by_group"):
+        one, other = (pd.DataFrame(each[name]) for each in (ours, theirs))
+        pd.testing.assert_frame_equal(one, other, rtol=1e-4)
+    assert_allclose(*(list(each["noise_rate"].values()) for each in (ours, theirs)), rtol=1e-4)
+
+
+@pytest.fixture(scope="module")
+def in_memory(folder: Path) -> dict[str, Any]:
+    """What one process with all rows says."""
+    return clean_file(folder / "whole.parquet", ROLES, Outputs(folder / "cleaned.parquet")).summary
+
+
+@pytest.fixture(scope="module")
+def in_blocks(folder: Path, in_memory: dict[str, Any]) -> dict[str, Any]:
+    return clean_files(folder / "data" / "*.parquet", ROLES, folder / "out").summary
+
+
+# --- which rows are learned from --------------------------------------------------------------------------------------
+
+
+@given(st.lists(st.integers(0, 400), max_size=5), st.integers(0, 2**31), st.integers(0, 2**32 - 1))
+def test_the_same_rows_are_drawn_however_the_table_is_cut(cuts: list[int], seed: int, kind: int) -> None:
+    with patch.object(drawing, "FIT", 50):
+        trusted = np.random.default_rng(kind).random(400) < 0.3
+        ends = [0, *sorted(cuts), 400]
+        parts = [drawing.drawn(seed, trusted[a:b], first=a) for a, b in pairwise(ends)]
+        found = drawing.merged(seed, parts[::-1])
+        assert found.rows.tolist() == drawing.learned_from(seed, trusted).tolist()
+        assert len(found.noisy) == 50
+        assert len(found.gold) == 25
+        assert trusted[found.gold].all()
+        assert not trusted[found.noisy].any()
+
+
+def test_every_row_is_drawn_as_often_as_any_other() -> None:
+    """Each of 200 rows in half of 2,000 samples: 1,000 times, with a standard deviation of 22."""
+    with patch.object(drawing, "FIT", 100):
+        none = np.zeros(200, bool)
+        counts = np.bincount(np.concatenate([drawing.learned_from(seed, none) for seed in range(2000)]))
+    assert np.abs(counts - 1000).max() < 100
+    assert abs(np.corrcoef(counts, np.arange(200))[0, 1]) < 0.25
+
+
+def test_rows_without_weight_are_not_drawn_and_a_small_table_is_taken_whole() -> None:
+    counted = np.arange(1000) % 2 == 0
+    with patch.object(drawing, "FIT", 100):
+        assert (drawing.learned_from(0, np.zeros(1000, bool), counted) % 2 == 0).all()
+        assert drawing.learned_from(0, np.zeros(100, bool), counted[:100]).tolist() == list(range(100))
+
+
+# --- the same as in one process ---------------------------------------------------------------------------------------
+
+
+def test_the_files_are_those_of_one_process(folder: Path, in_blocks: dict[str, Any]) -> None:
+    assert sorted(path.name for path in (folder / "out").iterdir()) == [f"part-{k}.parquet" for k in range(5)]
+    require_same(joined(folder / "out"), pd.read_parquet(folder / "cleaned.parquet"))
+    for number in range(5):
+        before, after = (pq.read_table(folder / where / f"part-{number}.parquet") for where in ("data", "out"))
+        assert after.column_names == [*before.column_names, *ADDED]
+        assert after.select(before.column_names).equals(before)
+
+
+def test_the_figures_are_those_of_one_process(in_memory: dict[str, Any], in_blocks: dict[str, Any]) -> None:
+    require_same_figures(in_blocks, in_memory)
+    assert in_blocks["settings"]["rows fitted"] == FIT  # a sample
+    assert 0.1 < in_blocks["noise_rate"]["estimate"] < 0.25
+    json.dumps(in_blocks, allow_nan=False)
+
+
+def test_what_is_finished_is_not_done_again(folder: Path, in_blocks: dict[str, Any]) -> None:
+    out = folder / "out"
+    (out / "part-2.parquet").unlink()
+    before = {path.name: path.stat().st_mtime_ns for path in out.iterdir()}
+    again = clean_files(folder / "data", ROLES, out).summary
+    after = {path.name: path.stat().st_mtime_ns for path in out.iterdir()}
+    assert {name: after[name] for name in before} == before
+    assert set(after) - set(before) == {"part-2.parquet"}
+    require_same_figures(again, in_blocks)
+    require_same(joined(out), pd.read_parquet(folder / "cleaned.parquet"))
+
+
+def test_another_request_does_everything_again(folder: Path, in_blocks: dict[str, Any], tmp_path: Path) -> None:
+    """Negative control: with another mode, no file is taken for finished, and the modes are those of one process."""
+    for mode in ("drop", "relabel"):
+        clean_file(folder / "whole.parquet", ROLES, Outputs(tmp_path / "one.parquet", mode=mode))
+        clean_files(folder / "data", ROLES, tmp_path / "out", mode=mode)
+        require_same(joined(tmp_path / "out"), pd.read_parquet(tmp_path / "one.parquet"))
+    assert GIVEN in joined(tmp_path / "out")
+
+
+@pytest.mark.slow
+def test_trusted_rows_may_be_in_a_file_of_their_own(folder: Path, tmp_path: Path) -> None:
+    whole = table()
+    whole[~whole["gold"]].to_parquet(tmp_path / "data.parquet", index=False)
+    whole[whole["gold"]].drop(columns="id").to_parquet(tmp_path / "gold.parquet", index=False)
+    roles = Roles("label", trusted_file=tmp_path / "gold.parquet", group="who", id="id", drop=["gold"])
+    one = clean_file(tmp_path / "data.parquet", roles, Outputs(tmp_path / "one.parquet")).summary
+    two = clean_files(tmp_path / "data.parquet", roles, tmp_path / "out").summary
+    require_same_figures(two, one)
+    require_same(joined(tmp_path / "out"), pd.read_parquet(tmp_path / "one.parquet"))
+
+
+def test_the_command_takes_a_pattern(folder: Path, in_blocks: dict[str, Any], tmp_path: Path) -> None:
+    options = ["--label", "label", "--trusted-col", "gold", "--group", "who", "--id", "id"]
+    ran = run_command("data/*.parquet", *options, "--out", tmp_path / "out", "--json", tmp_path / "s.json", cwd=folder)
+    assert ran.code == 0, ran.err
+    assert in_blocks["headline"] in ran.out
+    require_same_figures(json.loads((tmp_path / "s.json").read_text()), in_blocks)
+    require_same(joined(tmp_path / "out"), pd.read_parquet(folder / "cleaned.parquet"))
+
+
+# --- what is refused --------------------------------------------------------------------------------------------------
+
+
+def refused(folder: Path, *options: object) -> str:
+    ran = run_command(*options, cwd=folder)
+    assert ran.code == 2, ran.err
+    return ran.err
+
+
+@pytest.mark.parametrize(
+    ("arguments", "said"),
+    [
+        (["none/*.parquet", "--out", "o"], "none/*.parquet matches no Parquet file"),
+        (["data/*.parquet"], "--out must be given"),
+        (["data/*.parquet", "--out", "data"], "is the folder of the input"),
+        (["data/*.parquet", "--out", "whole.parquet"], "whole.parquet is a file"),
+        (["data/*.parquet", "--out", "o", "--report", "r.html"], "--report needs all rows in memory"),
+        (
+            ["data/*.parquet", "--out", "o", "--scheduler", "tcp://x:1"],
+            "--scheduler and --workers are for --engine dask",
+        ),
+        (["data/*.parquet", "--out", "o", "--group", "whom"], "has no column 'whom'"),
+        (["whole.parquet", "--out", "o", "--engine", "blocks", "--label", "a,b"], "votes are read together"),
+    ],
+)
+def test_what_cannot_be_done_is_said_before_any_work(folder: Path, arguments: list[str], said: str) -> None:
+    label = [] if "--label" in arguments else ["--label", "label"]
+    assert said in " ".join(refused(folder, *arguments, *label).split())
+    assert not (folder / "o").exists()
+
+
+def spoiled(folder: Path, change: Any) -> Path:
+    """Two files, the second one changed."""
+    whole = table(rows=200)
+    whole.assign(id=[f"s{i}" for i in range(200)]).to_parquet(folder / "0.parquet", index=False)
+    change(whole).to_parquet(folder / "1.parquet", index=False)
+    return folder / "*.parquet"
+
+
+@pytest.mark.parametrize(
+    ("change", "said"),
+    [
+        (lambda t: t.drop(columns="b"), "has no column 'b', which"),
+        (lambda t: t.astype({"b": "float32"}), "Column 'b' is double in"),
+        (lambda t: t.assign(label=t["label"].where(t.index != 7)), "no label in row 7 (the first is 0) of"),
+        (lambda t: t.assign(gold=t["gold"].astype(str).where(t.index != 9, "perhaps")), "is bool in"),
+        (lambda t: t.assign(proxbi_issue=False), "proxbi_issue"),
+        (lambda t: t.assign(b=t["b"].where(t.index != 150, np.inf)), "'b' of the features is infinite in row 150"),
+        (lambda t: t.assign(id=t["id"].where(t.index != 9, "r8")), "has the id r8 twice, again in row 9"),
+    ],
+)
+def test_a_bad_file_is_named(tmp_path: Path, change: Any, said: str) -> None:
+    with pytest.raises(ValueError, match=r"1\.parquet") as error:
+        clean_files(spoiled(tmp_path, change), Roles("label", "gold", id="id", group="who"), tmp_path / "out")
+    assert said in str(error.value)
+
+
+def test_a_file_that_is_no_parquet_is_named(tmp_path: Path) -> None:
+    (tmp_path / "a.parquet").write_text("label\n1\n")
+    with pytest.raises(ValueError, match=r"a\.parquet is not a Parquet file that can be read"):
+        clean_files(tmp_path, Roles("label"), tmp_path / "out")
+    (tmp_path / "a.csv").write_text("label\n1\n")
+    with pytest.raises(ValueError, match=r"a\.csv is no Parquet file"):
+        clean_files(tmp_path / "*.csv", Roles("label"), tmp_path / "out")
+
+
+def test_a_damaged_output_is_written_again(folder: Path, in_blocks: dict[str, Any]) -> None:
+    damaged = folder / "out" / "part-0.parquet"
+    damaged.write_bytes(damaged.read_bytes()[:-100])
+    clean_files(folder / "data", ROLES, folder / "out")
+    require_same(joined(folder / "out"), pd.read_parquet(folder / "cleaned.parquet"))
+
+
+def test_without_dask_it_is_said_what_to_install(folder: Path) -> None:
+    with patch.object(_engine, "find_spec", lambda name: None), pytest.raises(ImportError, match=r"proxbi\[dask\]"):
+        clean_files(folder / "data", ROLES, folder / "o", engine="dask")
+
+
+# --- on Dask ----------------------------------------------------------------------------------------------------------
+
+
+def frame_of(folder: Path) -> Any:
+    pytest.importorskip("dask", reason="dask is not installed: pip install 'proxbi[dask]'")
+    import dask.dataframe as dd
+
+    return dd.from_pandas(pd.read_parquet(folder / "whole.parquet"), npartitions=4, sort=False)
+
+
+FEATURES = ["a", "b", "c", "d", "kind", "day"]
+
+
+def test_an_estimator_takes_a_dask_data_frame(folder: Path, in_memory: dict[str, Any]) -> None:
+    frame, whole = frame_of(folder), pd.read_parquet(folder / "whole.parquet")
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        one, two = (
+            LabelCleaner().fit(t[FEATURES], t["label"], trusted=t["gold"], groups=t["who"]) for t in (whole, frame)
+        )
+    assert np.array_equal(one.is_issue_, two.is_issue_)
+    assert np.array_equal(one.suggested_label_, two.suggested_label_)
+    assert_allclose(one.label_quality_, two.label_quality_, atol=1e-4)
+    assert_allclose(one.noise_rate_, two.noise_rate_, rtol=1e-4)
+    assert two.score(whole[FEATURES], whole["label"]) > 0.75
+    assert two.to_frame().index.equals(frame.index.compute())
+    assert two.feature_names_in_.tolist() == FEATURES
+
+
+@pytest.mark.parametrize(
+    ("more", "said"),
+    [
+        ({"sample_weight": np.ones(ROWS)}, "sample_weight must not be given with a Dask data frame"),
+        ({"y": np.zeros((ROWS, 2))}, "one label for each row of a Dask data frame"),
+        ({"y": np.zeros(5)}, "X has 1400 rows and y has 5"),
+    ],
+)
+def test_what_a_dask_data_frame_cannot_have_is_refused(folder: Path, more: dict[str, Any], said: str) -> None:
+    frame = frame_of(folder)
+    with pytest.raises(ValueError, match=said):
+        LabelCleaner().fit(frame[FEATURES], more.pop("y", frame["label"]), **more)
+
+
+@pytest.mark.slow
+def test_a_worker_that_dies_costs_its_block_and_not_the_run(folder: Path, tmp_path: Path) -> None:
+    """Two worker processes, of which one is killed after the first file: the same files; and nothing is left to do."""
+    distributed = pytest.importorskip("distributed", reason="distributed is not installed: pip install 'proxbi[dask]'")
+    clean_file(folder / "whole.parquet", ROLES, Outputs(tmp_path / "one.parquet"))
+    killed: list[int] = []
+    with distributed.LocalCluster(n_workers=2, threads_per_worker=1, dashboard_address=None) as cluster:
+
+        def kill(stage: str, share: float) -> None:
+            if stage == JUDGING and not killed:
+                killed.append(next(iter(cluster.workers.values())).pid)
+                os.kill(killed[0], signal.SIGKILL)
+
+        on = {"engine": "dask", "scheduler": cluster.scheduler_address}
+        found = clean_files(folder / "data", ROLES, tmp_path / "out", progress=kill, **on).summary
+        require_same(joined(tmp_path / "out"), pd.read_parquet(tmp_path / "one.parquet"))
+        before = [path.stat().st_mtime_ns for path in sorted((tmp_path / "out").glob("*.parquet"))]
+        again = clean_files(folder / "data", ROLES, tmp_path / "out", **on).summary
+        assert [path.stat().st_mtime_ns for path in sorted((tmp_path / "out").glob("*.parquet"))] == before
+    assert killed
+    require_same_figures(again, found)
+
+
+@pytest.mark.slow
+def test_a_scheduler_that_is_not_there_is_named(folder: Path, tmp_path: Path) -> None:
+    pytest.importorskip("distributed", reason="distributed is not installed: pip install 'proxbi[dask]'")
+    with patch.object(_engine, "SECONDS", 1), pytest.raises(OSError, match=r"tcp://127\.0\.0\.1:9 does not answer"):
+        clean_files(folder / "data", ROLES, tmp_path / "o", engine="dask", scheduler="tcp://127.0.0.1:9")

@@ -1,0 +1,241 @@
+"""Rows on the host in compiled programs: the same numbers as in memory, block by block, each read once a pass."""
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+from numpy.testing import assert_allclose, assert_array_equal
+
+from proxbi import AID, CG, L1, GradientDescent, MemmapRows, ProxBiO, RowError, RowSource, minimize
+from proxbi.checkpoint import fingerprint
+from proxbi.cleaning import hyper_cleaning
+from proxbi.datasets import Labelled, ParquetRows
+from proxbi.glm import Linear, Logistic, Squared, linear_model, streamed_model
+from proxbi.rows._host import HostRows, Prefetched
+
+ROWS, FEATURES, CLASSES, RIDGE = 103, 4, 3, 0.01
+DRAW = np.random.default_rng(5)
+Z = DRAW.integers(0, 9, size=(ROWS, FEATURES)).astype(np.uint8)
+T = DRAW.integers(CLASSES, size=ROWS).astype(np.uint8)
+GOLD = Labelled(DRAW.normal(size=(20, FEATURES)), DRAW.integers(CLASSES, size=20))
+X, Y, V = DRAW.normal(size=ROWS), DRAW.normal(size=(CLASSES, FEATURES)), DRAW.normal(size=(CLASSES, FEATURES))
+ORACLES = {
+    "value": lambda p, y, v: p.value_lower(X, y),
+    "gradient": lambda p, y, v: p.grad_lower(X, y),
+    "gradient in x": lambda p, y, v: p.grad_lower_x(X, y),
+    "Hessian product": lambda p, y, v: p.hvp(X, y)(v),
+    "cross product": lambda p, y, v: p.cross(X, y)(v),
+    "upper gradient": lambda p, y, v: p.grad_upper(X, y)[1],
+}
+
+
+def require_equal(ours: Any, theirs: Any, y: Any = Y, v: Any = V) -> None:
+    every = jax.jit(lambda p, y, v: {name: jax.tree.leaves(oracle(p, y, v)) for name, oracle in ORACLES.items()})
+    one, other = (every(p, y, v) for p in (ours, theirs))
+    for name in ORACLES:
+        for a, b in zip(one[name], other[name], strict=True):
+            assert_allclose(a, b, rtol=1e-12, atol=1e-13, err_msg=name)
+
+
+IN_MEMORY = hyper_cleaning(Labelled(Z.astype(float), T.astype(int)), GOLD, RIDGE, L1(1e-4), preconditioned=False)
+
+
+# --- the same numbers -------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("block", [7, 52, 2 * ROWS])
+def test_any_block_gives_the_numbers_of_all_rows(block: int) -> None:
+    require_equal(streamed_model(MemmapRows((Z, T)), GOLD, ridge=2 * RIDGE, block=block), IN_MEMORY)
+
+
+@pytest.mark.parametrize("loss", [Logistic(), Squared()])
+def test_other_losses_and_a_bias(loss: Any) -> None:
+    t = (T > 0).astype(np.float32)
+    y, v = (Linear(jnp.asarray(each[0]), jnp.asarray(each[1, 0])) for each in (Y, V))
+    gold = (GOLD.features, (GOLD.labels > 0).astype(float))
+    ours = streamed_model(MemmapRows((Z, t)), gold, loss, ridge=0.1, block=40, weights=jax.nn.softplus)
+    theirs = linear_model((Z.astype(float), t.astype(float)), gold, loss, ridge=0.1, weights=jax.nn.softplus)
+    require_equal(ours, theirs, y, v)
+
+
+def test_the_preconditioner_is_that_of_all_rows() -> None:
+    ours = streamed_model(MemmapRows((Z, T)), GOLD, ridge=2 * RIDGE, block=20, preconditioned=True)
+    theirs = hyper_cleaning(Labelled(Z.astype(float), T.astype(int)), GOLD, RIDGE)
+    assert_allclose(ours.preconditioner(X, Y)(V), theirs.preconditioner(X, Y)(V), rtol=1e-9)
+
+
+def solved(problem: Any) -> Any:
+    solver = ProxBiO(AID(GradientDescent(0.02, steps=5), CG(5)), step_size=20.0)
+    return minimize(problem, jnp.zeros(ROWS), jnp.zeros((CLASSES, FEATURES)), solver, steps=12)
+
+
+def test_a_solver_takes_the_steps_that_it_takes_in_memory() -> None:
+    ours, theirs = solved(hyper_cleaning(MemmapRows((Z, T)), GOLD, RIDGE, L1(1e-4))), solved(IN_MEMORY)
+    assert_allclose(ours.x, theirs.x, rtol=1e-9, atol=1e-12)
+    assert_array_equal(ours.x == 0, theirs.x == 0)
+    assert ours.counts.as_dict() == theirs.counts.as_dict()
+    assert float(jnp.abs(ours.x).max()) > 0.01  # it did move
+
+
+@pytest.mark.slow
+def test_the_default_solver_finds_the_point_that_it_finds_in_memory() -> None:
+    x, y = jnp.zeros(ROWS), jnp.zeros((CLASSES, FEATURES))
+    streamed = streamed_model(MemmapRows((Z, T)), GOLD, ridge=2 * RIDGE, regularizer=L1(1e-4), block=30)
+    ours, theirs = (minimize(p, x, y, steps=40) for p in (streamed, IN_MEMORY))
+    assert ours.converged
+    assert_allclose(ours.objective, theirs.objective, rtol=1e-9)
+    assert_allclose(ours.x, theirs.x, atol=1e-6)
+
+
+# --- blocks -----------------------------------------------------------------------------------------------------------
+
+
+class Spy(RowSource):
+    """Rows that say when they are read."""
+
+    def __init__(self, values: np.ndarray):
+        self.values, self.read = values, list[tuple[int, int]]()
+
+    def __len__(self) -> int:
+        return len(self.values)
+
+    def take(self, indices: np.ndarray) -> Any:
+        return self.values[indices]
+
+    def block(self, start: int, stop: int) -> Any:
+        self.read.append((start, stop))
+        return self.values[start:stop]
+
+
+def test_a_pass_reads_each_block_once_and_one_ahead() -> None:
+    source = Spy(np.arange(100, dtype=np.uint8))
+    rows = HostRows(Prefetched(source, block=24))
+    source.read.clear()
+    total = jax.jit(lambda: rows.sum(lambda block: jnp.sum(block.counts * block.rows.astype(jnp.float32))))
+    assert float(total()) == float(total()) == 4950
+    rows.source._thread.shutdown()
+    blocks = [(0, 20), (20, 40), (40, 60), (60, 80), (80, 100)]
+    assert source.read == [*blocks, *blocks, blocks[0]]
+
+
+def test_rows_are_cast_inside_of_the_program() -> None:
+    rows = HostRows(Prefetched(MemmapRows((Z, T)), block=10))
+    arrived = jax.eval_shape(lambda: rows.block(jnp.int32(0)).rows)
+    assert [leaf.dtype for leaf in arrived] == [np.uint8, np.uint8]
+    assert [leaf.dtype for leaf in rows.source.number(0)] == [np.uint8, np.uint8]  # what the host hands over
+
+
+def test_sums_are_compensated() -> None:
+    """A hundred thousand and then three thousand blocks of a hundredth: plain sums in single precision lose digits."""
+    values = np.full(3001, 0.01, np.float32)
+    values[0] = 1e5
+    rows, truth = HostRows(Prefetched(MemmapRows(values), block=1)), float(values.astype(np.float64).sum())
+    ours = float(jax.jit(lambda: rows.sum(lambda block: jnp.sum(block.rows)))())
+    plain = np.float32(0)
+    for value in values:
+        plain += value
+    assert abs(ours - truth) < 0.01
+    assert abs(float(plain) - truth) > 1  # negative control
+
+
+def test_sources_are_told_apart_for_checkpoints() -> None:
+    made = [hyper_cleaning(MemmapRows((z, T)), GOLD, RIDGE) for z in (Z, Z.copy(), Z[::-1].copy())]
+    marks = [fingerprint(problem, solved) for problem in made]  # type: ignore[arg-type]
+    assert marks[0] == marks[1]
+    assert marks[0]["data"] != marks[2]["data"]
+
+
+# --- Parquet ----------------------------------------------------------------------------------------------------------
+
+
+def written(folder: Path, **columns: Any) -> Path:
+    table = pa.table({f"z{i}": Z[:, i] for i in range(FEATURES)} | {"t": T} | columns)
+    pq.write_table(table.slice(0, 60), folder / "a.parquet", row_group_size=17)
+    pq.write_table(table.slice(60), folder / "b.parquet", row_group_size=50)
+    return folder
+
+
+def test_parquet_rows_are_the_rows(tmp_path: Path) -> None:
+    rows = ParquetRows(written(tmp_path), "t")
+    assert len(rows) == ROWS
+    some = np.array([102, 0, 59, 60, 0, 33])
+    for ours, theirs in zip(rows.take(some), (Z[some], T[some]), strict=True):
+        assert_array_equal(ours, theirs)
+        assert ours.dtype == np.uint8
+    for start, stop in [(0, ROWS), (10, 70), (59, 61), (102, 103)]:
+        features, targets = rows.block(start, stop)
+        assert_array_equal(features, Z[start:stop])
+        assert_array_equal(targets, T[start:stop])
+    assert len(rows._kept) == 2
+    require_equal(streamed_model(rows, GOLD, ridge=2 * RIDGE, block=25), IN_MEMORY)
+
+
+def test_parquet_that_cannot_be_used_is_refused(tmp_path: Path) -> None:
+    written(tmp_path, kind=["a"] * ROWS, gaps=[None, *range(ROWS - 1)])
+    with pytest.raises(RowError, match="has no column 'label'"):
+        ParquetRows(tmp_path, "label")
+    with pytest.raises(RowError, match="matches no Parquet file"):
+        ParquetRows(tmp_path / "*.pq", "t")
+    with pytest.raises(RowError, match=r"column 'kind' .* must have numbers only, and has the type string"):
+        ParquetRows(tmp_path, "t", ["z0", "kind"]).block(0, 5)
+    with pytest.raises(RowError, match=r"column 'gaps' .* has 1 missing values"):
+        ParquetRows(tmp_path, "t", ["z0", "gaps"]).block(0, 5)
+    pq.write_table(pa.table({"t": [1]}), tmp_path / "c.parquet")
+    with pytest.raises(RowError, match=r"c\.parquet has other columns"):
+        ParquetRows(tmp_path, "t")
+
+
+# --- what is refused --------------------------------------------------------------------------------------------------
+
+
+def test_rows_that_cannot_be_used_are_named() -> None:
+    bad = Z.astype(np.float16)
+    bad[77, 2] = np.nan
+    with pytest.raises(RowError, match=r"train\[0\] has NaN or infinite values in 1 row\(s\): 77"):
+        streamed_model(MemmapRows((bad, T)), GOLD, ridge=0.1, block=10)
+    with pytest.raises(RowError, match=r"train\[1\] has values outside of 0\.\..* in 1 row\(s\): 8"):
+        streamed_model(MemmapRows((Z, np.where(np.arange(ROWS) == 8, -1, 0))), GOLD, ridge=0.1)
+
+
+@pytest.mark.parametrize(
+    ("train", "more", "said"),
+    [
+        (MemmapRows(Z), {}, r"blocks must be pairs \(features, targets\)"),
+        (MemmapRows((Z, T.astype(float))), {}, "targets must be classes"),
+        (MemmapRows((Z, T)), {"ridge": 0.0}, "ridge must be finite and > 0"),
+        (MemmapRows((Z, T)), {"weights": jnp.sum}, "weights must return one weight for each entry of x"),
+    ],
+)
+def test_arguments_are_checked(train: Any, more: dict[str, Any], said: str) -> None:
+    with pytest.raises((TypeError, ValueError), match=said):
+        streamed_model(train, GOLD, **{"ridge": 0.1} | more)
+
+
+def test_x_must_have_an_entry_for_each_row() -> None:
+    problem = hyper_cleaning(MemmapRows((Z, T)), GOLD, RIDGE)
+    with pytest.raises(ValueError, match="x must have one entry for each of the 103 training rows"):
+        minimize(problem, jnp.zeros(7), jnp.zeros((CLASSES, FEATURES)))
+    with pytest.raises(ValueError, match="layout must not be given for rows on the host"):
+        hyper_cleaning(MemmapRows((Z, T)), GOLD, RIDGE, layout="both")
+
+
+# --- size -------------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.slow
+@pytest.mark.hours
+def test_forty_million_rows_of_a_file_in_two_gigabytes() -> None:
+    """8 GB on disk; memory beside ten vectors like x, and a pass in at most the time of two NumPy sums."""
+    script = Path(__file__).parents[1] / "benchmarks" / "out_of_core.py"
+    command = [sys.executable, script, "--rows", "40000000", "--steps", "1"]
+    told = json.loads(subprocess.run(command, check=True, capture_output=True, text=True).stdout)
+    assert told["megabytes of memory"] - 10 * told["a vector like x, megabytes"] < 2000
+    assert told["speed of a gradient, in NumPy sums"] > 0.5
