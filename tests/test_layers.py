@@ -37,6 +37,7 @@ ORDER = [
     ["checkpoint"],
     ["callbacks"],
     ["_estimate"],
+    ["_cause"],
     ["_driver"],
     ["_streamed"],
     ["_minimize"],

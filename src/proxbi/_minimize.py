@@ -121,6 +121,8 @@ def minimize(
         while status is None and loop.snapshot.step < steps:
             rows = len(loop.snapshot.history)
             status = loop.advance(loop.chunk(every, steps), callbacks, interrupted)
+            if status is Status.NEGATIVE_CURVATURE:
+                status = loop.descend(status)
             for row in loop.snapshot.history[rows:]:
                 asked = [callback(row, loop.snapshot) for callback in callbacks]
                 status = status or next((a if isinstance(a, Status) else Status.STOPPED for a in asked if a), None)
@@ -162,7 +164,7 @@ def _returned(result: Result, throw: bool) -> Result:
     if result.status.failed and not result.improved:
         raise SolveError(result)
     if result.status.failed or result.status is Status.FLAT_START:
-        warnings.warn(f"{result.status.name}: {result.status.value}", stacklevel=3)
+        warnings.warn(f"{result.status.name}: {result.sentence}", stacklevel=3)
     return result
 
 

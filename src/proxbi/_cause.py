@@ -1,0 +1,158 @@
+"""Why a run broke down: a second look, on the host, at the point where the solver gave up.
+
+A compiled program reports what its arithmetic met: a curvature that is not positive, a gradient that does not fall, a
+number that is not finite. What lies behind it takes products and lines of its own, and is worth their time once a run
+has failed: whether g is concave, flat or kinked at the y where the search for y* ended, and which function is not
+finite at the start.
+"""
+
+from dataclasses import replace
+from typing import Any, NamedTuple
+
+import jax.numpy as jnp
+import numpy as np
+from jax.flatten_util import ravel_pytree
+from jax.tree_util import Partial
+from jaxtyping import Array, PyTree
+
+from proxbi import _compile, _tree
+from proxbi._own_loop import value_and_hypergradient
+from proxbi._tree import Scalar
+from proxbi.problem import Counts, Problem, ridged
+from proxbi.result import Result, Status
+from proxbi.solvers import OnBatches, Solver
+from proxbi.theory.lanczos import lower_spectrum
+from proxbi.theory.probes import steepness
+
+_PRODUCTS = 30  # with g_yy, for the range of its curvatures
+_NEGATIVE = 1e-8  # of the largest curvature: a Ritz value further below 0 is no rounding
+_FLAT = 1e-12  # of the largest curvature: one below it is not told from 0
+_COLLAPSED = 1e-6  # of the curvature at y0: where less is left of it, the search ran to where g is flat
+_DIRECTIONS = 3  # that kinks are looked for along
+_REACH = 0.1  # of the size of y: how far away from it
+_DESCENT_STEPS = 2000  # of L-BFGS: a minute of gradients that take 30 ms each
+_UNCLEAR = (Status.NEGATIVE_CURVATURE, Status.LOWER_UNSOLVED, Status.NONSMOOTH)
+LOCAL = (
+    "The lower objective is not convex in y: its curvature is negative at y0. y is the local minimiser that descent "
+    "from y0 leads to, followed as x changes; from another y0 there may be another one."
+)
+
+
+def named(problem: Problem, solver: Solver, result: Result) -> Result:
+    """The result with the status and the notes that fit what is seen at its end."""
+    if result.status is Status.NONFINITE_START:
+        return replace(result, notes=(*result.notes, _not_finite(problem, result.x, result.y)))
+    if isinstance(solver, OnBatches) or result.status not in (
+        Status.NEGATIVE_CURVATURE,
+        Status.LOWER_UNSOLVED,
+        Status.NONSMOOTH,
+    ):
+        return result
+    return replace(result, status=_cause(_damped(problem, solver), result.x, result.y, result.status))
+
+
+def _damped(problem: Problem, solver: Solver) -> Problem:
+    """The problem that the solver solves."""
+    return ridged(problem, getattr(getattr(solver, "hypergradient", None), "damping", None))
+
+
+def _cause(problem: Problem, x: PyTree, y: PyTree, status: Status) -> Status:
+    if status is Status.NONSMOOTH:
+        return Status.LOWER_NONSMOOTH if _kinked(problem, x, y) else status
+    start = _Curvatures.at(problem, x, y)
+    if status is Status.NEGATIVE_CURVATURE and start.negative:
+        return status
+    y = value_and_hypergradient(problem, x, y)[2].y  # where the search for y* ends
+    end = _Curvatures.at(problem, x, y)
+    if not np.isfinite(end).all():
+        return status
+    if end.negative:
+        return Status.NEGATIVE_CURVATURE
+    if _kinked(problem, x, y):
+        return Status.LOWER_NONSMOOTH
+    # With a regularizer g may be flat across the active face: there only what CG met on the face is evidence.
+    known = problem.lower_regularizer is None or status is Status.NEGATIVE_CURVATURE
+    flat = end.flat or end.largest <= _COLLAPSED * start.largest
+    return Status.NOT_STRONGLY_CONVEX if known and flat else status
+
+
+class _Curvatures(NamedTuple):
+    """The range of curvatures of g in y, as far as it was seen."""
+
+    smallest: float
+    largest: float
+
+    @classmethod
+    def at(cls, problem: Problem, x: PyTree, y: PyTree) -> "_Curvatures":
+        ritz = lower_spectrum(problem, x, y, _PRODUCTS)
+        return cls(float(ritz.smallest), float(ritz.largest))
+
+    @property
+    def negative(self) -> bool:
+        return self.smallest < -_NEGATIVE * max(abs(self.largest), abs(self.smallest))
+
+    @property
+    def flat(self) -> bool:
+        return self.smallest <= _FLAT * self.largest
+
+
+def _kinked(problem: Problem, x: PyTree, y: PyTree) -> bool:
+    """Whether the slope of g jumps on a line through y."""
+    flat, unravel = ravel_pytree(y)
+    draw = np.random.default_rng(0)
+    size = jnp.where(flat == 0, 1, jnp.abs(flat))
+    for _ in range(_DIRECTIONS):
+        direction = unravel(_REACH * size * jnp.asarray(draw.normal(size=flat.shape), flat.dtype))
+        seen = steepness({"lower": Partial(_slope, problem, x, direction)}, y, {"y": direction})["lower", "y"]
+        if seen.finite and not seen.bounded:
+            return True
+    return False
+
+
+def _slope(problem: Problem, x: PyTree, direction: PyTree, y: PyTree) -> Scalar:
+    return _tree.dot(problem.grad_lower(x, y), direction)
+
+
+def _not_finite(problem: Problem, x: PyTree, y: PyTree) -> str:
+    """Which of the functions is not finite at (x0, y0)."""
+    found = {
+        "upper(x0, y0)": problem.value_upper(x, y),
+        "lower(x0, y0)": problem.value_lower(x, y),
+        "problem.grad_upper(x0, y0)": problem.grad_upper(x, y),
+        "problem.grad_lower(x0, y0)": problem.grad_lower(x, y),
+    }
+    broken = [name for name, value in found.items() if not bool(_tree.all_finite(value))]
+    if not broken:
+        return "All are finite at x0 and y0, but not where the search for the lower solution leads from there."
+    return f"Not finite: {', '.join(broken)}."
+
+
+def descended(problem: Problem, solver: Solver, x: PyTree, y: PyTree) -> tuple[PyTree, Counts] | None:
+    """A y below the one given where g is strongly convex in y, by L-BFGS, which needs no convexity; None where it finds
+    none: where g has no lower bound, or y is a saddle.
+    """
+    from scipy.optimize import minimize as descend  # only who needs it waits for it
+
+    problem = _damped(problem, solver)
+    flat, unravel = ravel_pytree(y)
+
+    def value(at: Any) -> tuple[float, Any]:
+        level, slope = _flat_lower(problem, x, unravel(jnp.asarray(at, flat.dtype)))
+        return float(level), np.asarray(slope, float)
+
+    with np.errstate(all="ignore"):
+        found = descend(
+            value, np.asarray(flat, float), jac=True, method="L-BFGS-B", options={"maxiter": _DESCENT_STEPS}
+        )
+    end = unravel(jnp.asarray(found.x, flat.dtype))
+    if not np.isfinite(found.fun) or not bool(_tree.all_finite(end)):
+        return None
+    seen = _Curvatures.at(problem, x, end)
+    good = np.isfinite(seen).all() and seen.smallest > 0 and not seen.flat
+    return (end, Counts(grad_lower=int(found.nfev))) if good else None
+
+
+@_compile.jit
+def _flat_lower(problem: Problem, x: PyTree, y: PyTree) -> tuple[Scalar, Array]:
+    level, slope = problem.value_and_grad_lower(x, y)
+    return level, ravel_pytree(slope)[0]
