@@ -16,8 +16,8 @@ from jax.tree_util import Partial
 from jaxtyping import Array, PyTree
 
 from proxbi import _compile, _tree
-from proxbi._own_loop import value_and_hypergradient
 from proxbi._tree import Scalar
+from proxbi.hypergradient import Implicit
 from proxbi.problem import Counts, Problem, ridged
 from proxbi.result import Result, Status
 from proxbi.solvers import OnBatches, Solver
@@ -28,10 +28,11 @@ _PRODUCTS = 30  # with g_yy, for the range of its curvatures
 _NEGATIVE = 1e-8  # of the largest curvature: a Ritz value further below 0 is no rounding
 _FLAT = 1e-12  # of the largest curvature: one below it is not told from 0
 _COLLAPSED = 1e-6  # of the curvature at y0: where less is left of it, the search ran to where g is flat
-_DIRECTIONS = 3  # that kinks are looked for along
+_ACCURACY = 0.1  # of the hypergradient at the end of that search: all that matters is its y
+_FALLEN = 1e-3  # of the stationarity at x0: a run that rounding stops gets further than that
+_LINES = "abc"  # along which kinks are looked for
 _REACH = 0.1  # of the size of y: how far away from it
 _DESCENT_STEPS = 2000  # of L-BFGS: a minute of gradients that take 30 ms each
-_UNCLEAR = (Status.NEGATIVE_CURVATURE, Status.LOWER_UNSOLVED, Status.NONSMOOTH)
 LOCAL = (
     "The lower objective is not convex in y: its curvature is negative at y0. y is the local minimiser that descent "
     "from y0 leads to, followed as x changes; from another y0 there may be another one."
@@ -42,13 +43,16 @@ def named(problem: Problem, solver: Solver, result: Result) -> Result:
     """The result with the status and the notes that fit what is seen at its end."""
     if result.status is Status.NONFINITE_START:
         return replace(result, notes=(*result.notes, _not_finite(problem, result.x, result.y)))
-    if isinstance(solver, OnBatches) or result.status not in (
-        Status.NEGATIVE_CURVATURE,
-        Status.LOWER_UNSOLVED,
-        Status.NONSMOOTH,
-    ):
+    if isinstance(solver, OnBatches) or not _unclear(result):
         return result
     return replace(result, status=_cause(_damped(problem, solver), result.x, result.y, result.status))
+
+
+def _unclear(result: Result) -> bool:
+    """Whether the lower level may be to blame. Rounding is, if the stationarity has fallen far before it stopped."""
+    if result.status is Status.PRECISION:
+        return result.stationarity > _FALLEN * result.history[0]["stationarity"]
+    return result.status in (Status.NEGATIVE_CURVATURE, Status.LOWER_UNSOLVED, Status.NONSMOOTH)
 
 
 def _damped(problem: Problem, solver: Solver) -> Problem:
@@ -57,12 +61,11 @@ def _damped(problem: Problem, solver: Solver) -> Problem:
 
 
 def _cause(problem: Problem, x: PyTree, y: PyTree, status: Status) -> Status:
-    if status is Status.NONSMOOTH:
-        return Status.LOWER_NONSMOOTH if _kinked(problem, x, y) else status
     start = _Curvatures.at(problem, x, y)
     if status is Status.NEGATIVE_CURVATURE and start.negative:
         return status
-    y = value_and_hypergradient(problem, x, y)[2].y  # where the search for y* ends
+    unsolved = status in (Status.NEGATIVE_CURVATURE, Status.LOWER_UNSOLVED)
+    y = _searched(problem, x, y) if unsolved else y
     end = _Curvatures.at(problem, x, y)
     if not np.isfinite(end).all():
         return status
@@ -74,6 +77,13 @@ def _cause(problem: Problem, x: PyTree, y: PyTree, status: Status) -> Status:
     known = problem.lower_regularizer is None or status is Status.NEGATIVE_CURVATURE
     flat = end.flat or end.largest <= _COLLAPSED * start.largest
     return Status.NOT_STRONGLY_CONVEX if known and flat else status
+
+
+@_compile.jit
+def _searched(problem: Problem, x: PyTree, y: PyTree) -> PyTree:
+    """Where the search for y* from y ends."""
+    solve = Implicit()
+    return solve(problem, x, solve.init(problem, x, y), _tree.zeros_like(x), jnp.asarray(_ACCURACY)).y
 
 
 class _Curvatures(NamedTuple):
@@ -97,20 +107,17 @@ class _Curvatures(NamedTuple):
 
 
 def _kinked(problem: Problem, x: PyTree, y: PyTree) -> bool:
-    """Whether the slope of g jumps on a line through y."""
+    """Whether the gradient of g jumps on a line through y."""
     flat, unravel = ravel_pytree(y)
     draw = np.random.default_rng(0)
-    size = jnp.where(flat == 0, 1, jnp.abs(flat))
-    for _ in range(_DIRECTIONS):
-        direction = unravel(_REACH * size * jnp.asarray(draw.normal(size=flat.shape), flat.dtype))
-        seen = steepness({"lower": Partial(_slope, problem, x, direction)}, y, {"y": direction})["lower", "y"]
-        if seen.finite and not seen.bounded:
-            return True
-    return False
+    size = _REACH * jnp.where(flat == 0, 1, jnp.abs(flat))
+    lines = {k: unravel(size * jnp.asarray(draw.normal(size=flat.shape), flat.dtype)) for k in _LINES}
+    seen = steepness({"lower": Partial(_gradient, problem, x)}, y, lines)
+    return any(line.finite and not line.bounded for line in seen.values())
 
 
-def _slope(problem: Problem, x: PyTree, direction: PyTree, y: PyTree) -> Scalar:
-    return _tree.dot(problem.grad_lower(x, y), direction)
+def _gradient(problem: Problem, x: PyTree, y: PyTree) -> PyTree:
+    return problem.grad_lower(x, y)
 
 
 def _not_finite(problem: Problem, x: PyTree, y: PyTree) -> str:

@@ -170,6 +170,8 @@ def _returned(result: Result, throw: bool) -> Result:
 
 def _starts(problem: Any, x0: PyTree, y0: PyTree, resume: Any) -> tuple[PyTree, PyTree]:
     """x0 and y0, or those of the run that is resumed; refused where they are something else."""
+    if not isinstance(problem, Problem):
+        raise TypeError(f"problem must be a proxbi Problem, got {type(problem).__name__}: minimize(problem, x0, y0).")
     if isinstance(x0, Solver) or isinstance(y0, Solver):
         raise TypeError("the solver comes after the starting point: minimize(problem, x0, y0, solver).")
     held = resume.state if isinstance(resume, Result) else resume

@@ -80,8 +80,8 @@ class Status(Enum):
         "problem.regularizer.prox(x0, 1.0)."
     )
     UNBOUNDED = (
-        "The objective falls without bound: x has moved 1e8 times as far as the first step, and the slope is as steep "
-        "as ever. Check the sign of upper, or bound x by a regularizer such as Box."
+        "The objective falls without bound: x has moved 1e8 times as far as the first step, or the objective is below "
+        "-1e150, and the slope is as steep as ever. Check the sign of upper, or bound x by a regularizer such as Box."
     )
     NONSMOOTH = (
         "No step, however short, decreases the objective as its gradient promises: upper, or lower in its second "
