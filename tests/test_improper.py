@@ -3,6 +3,7 @@
 import warnings
 from collections import Counter
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -11,7 +12,7 @@ import improper
 from improper import Row
 from proxbi import Result, Status
 
-MOST_CALLS = 20_000
+MOST_CALLS = 100_000
 """Of all oracles: some seconds on problems of this size."""
 IDS = {"ids": lambda row: f"{row.kind}: {row.name}"}
 
@@ -28,6 +29,16 @@ def judge(row: Row, result: Result) -> None:
         assert np.all(np.abs(np.asarray(result.x)) < 1e6)
 
 
+def by_groups() -> list[Any]:
+    """One program for the rows of a group: the first, with a row of each kind, is quick; the third and later ones wait
+    for `-m hours`.
+    """
+    marks = {0: [], 1: [pytest.mark.slow]}
+    late = [pytest.mark.slow, pytest.mark.hours]
+    rows = enumerate(improper.shared())
+    return [pytest.param(row, marks=marks.get(k // improper.TOGETHER, late)) for k, row in rows]
+
+
 @pytest.mark.parametrize("row", [row for row in improper.ROWS if row.raises], **IDS)
 def test_what_cannot_be_solved_is_refused_by_name(row: Row) -> None:
     assert not isinstance(row.ends, Status)
@@ -37,13 +48,14 @@ def test_what_cannot_be_solved_is_refused_by_name(row: Row) -> None:
     assert row.says in str(raised.value)
 
 
-@pytest.mark.parametrize("row", improper.shared(), **IDS)
+@pytest.mark.parametrize("row", by_groups(), **IDS)
 def test_a_run_ends_with_the_right_status(row: Row) -> None:
     with warnings.catch_warnings():
         warnings.simplefilter("error")
         judge(row, improper.run_shared(row))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("row", [row for row in improper.ROWS if not (row.raises or row.shared)], **IDS)
 def test_one_that_needs_a_program_of_its_own(row: Row) -> None:
     judge(row, row.run(throw=False))

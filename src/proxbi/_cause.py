@@ -21,6 +21,7 @@ from proxbi.hypergradient import Implicit
 from proxbi.problem import Counts, Problem, ridged
 from proxbi.result import Result, Status
 from proxbi.solvers import OnBatches, Solver
+from proxbi.solvers.adaptive import AdaptiveState
 from proxbi.theory.lanczos import lower_spectrum
 from proxbi.theory.probes import steepness
 
@@ -30,6 +31,7 @@ _FLAT = 1e-12  # of the largest curvature: one below it is not told from 0
 _COLLAPSED = 1e-6  # of the curvature at y0: where less is left of it, the search ran to where g is flat
 _ACCURACY = 0.1  # of the hypergradient at the end of that search: all that matters is its y
 _FALLEN = 1e-3  # of the stationarity at x0: a run that rounding stops gets further than that
+_UNEXPLAINED = 1e6  # times what slopes explain: no error of a hypergradient is that large
 _LINES = "abc"  # along which kinks are looked for
 _REACH = 0.1  # of the size of y: how far away from it
 _DESCENT_STEPS = 2000  # of L-BFGS: a minute of gradients that take 30 ms each
@@ -43,6 +45,8 @@ def named(problem: Problem, solver: Solver, result: Result) -> Result:
     """The result with the status and the notes that fit what is seen at its end."""
     if result.status is Status.NONFINITE_START:
         return replace(result, notes=(*result.notes, _not_finite(problem, result.x, result.y)))
+    if result.status is Status.CONVERGED and _jumped(result):
+        return replace(result, status=Status.FLAT_START)
     if isinstance(solver, OnBatches) or not _unclear(result):
         return result
     return replace(result, status=_cause(_damped(problem, solver), result.x, result.y, result.status))
@@ -53,6 +57,17 @@ def _unclear(result: Result) -> bool:
     if result.status is Status.PRECISION:
         return result.stationarity > _FALLEN * result.history[0]["stationarity"]
     return result.status in (Status.NEGATIVE_CURVATURE, Status.LOWER_UNSOLVED, Status.NONSMOOTH)
+
+
+def _jumped(result: Result) -> bool:
+    """Whether the objective fell by far more than the slopes of all points taken add up to over the way: from one
+    plateau to another, over all that lies between.
+    """
+    state = result.state.state
+    if not isinstance(state, AdaptiveState) or not result.history:
+        return False
+    way = float(_tree.norm(_tree.subtract(result.x, state.x0)))
+    return result.history[0]["objective"] - result.objective > _UNEXPLAINED * float(state.watch.steepest) * way
 
 
 def _damped(problem: Problem, solver: Solver) -> Problem:
@@ -71,8 +86,10 @@ def _cause(problem: Problem, x: PyTree, y: PyTree, status: Status) -> Status:
         return status
     if end.negative:
         return Status.NEGATIVE_CURVATURE
-    if _kinked(problem, x, y):
+    if _kinked(Partial(_gradient, problem, x), y):
         return Status.LOWER_NONSMOOTH
+    if status is Status.PRECISION and _kinked(Partial(_upper_gradient, problem), (x, y)):
+        return Status.NONSMOOTH
     # With a regularizer g may be flat across the active face: there only what CG met on the face is evidence.
     known = problem.lower_regularizer is None or status is Status.NEGATIVE_CURVATURE
     flat = end.flat or end.largest <= _COLLAPSED * start.largest
@@ -106,18 +123,22 @@ class _Curvatures(NamedTuple):
         return self.smallest <= _FLAT * self.largest
 
 
-def _kinked(problem: Problem, x: PyTree, y: PyTree) -> bool:
-    """Whether the gradient of g jumps on a line through y."""
-    flat, unravel = ravel_pytree(y)
+def _kinked(gradient: Partial, at: PyTree) -> bool:
+    """Whether a gradient jumps on a line through a point."""
+    flat, unravel = ravel_pytree(at)
     draw = np.random.default_rng(0)
     size = _REACH * jnp.where(flat == 0, 1, jnp.abs(flat))
     lines = {k: unravel(size * jnp.asarray(draw.normal(size=flat.shape), flat.dtype)) for k in _LINES}
-    seen = steepness({"lower": Partial(_gradient, problem, x)}, y, lines)
+    seen = steepness({"gradient": gradient}, at, lines)
     return any(line.finite and not line.bounded for line in seen.values())
 
 
 def _gradient(problem: Problem, x: PyTree, y: PyTree) -> PyTree:
     return problem.grad_lower(x, y)
+
+
+def _upper_gradient(problem: Problem, at: tuple[PyTree, PyTree]) -> PyTree:
+    return problem.grad_upper(*at)
 
 
 def _not_finite(problem: Problem, x: PyTree, y: PyTree) -> str:

@@ -131,7 +131,8 @@ class Driver:
 
     def near(self) -> bool:
         """Whether the last step found its x as stationary as was asked for."""
-        return bool(self._goal().reached(_Reading(self.snapshot.history[-1])))
+        history = self.snapshot.history  # empty where `descend` has just begun anew
+        return bool(history) and bool(self._goal().reached(_Reading(history[-1])))
 
     def settle(self) -> Status | None:
         """Confirm convergence with a more accurate hypergradient. CONVERGED if x passes, PRECISION after too many

@@ -40,9 +40,9 @@ class Status(Enum):
         "that of one side. With several entries, start once more close to this x to make sure."
     )
     FLAT_START = (
-        "The hypergradient at x0 is exactly zero, and the regularizer does not move x0: either x0 happens to be "
-        "stationary, or it is a point where the objective is flat (a dead relu, the square of 0, a sigmoid that is "
-        "saturated), or the arguments of upper or lower are swapped. Start elsewhere, and see check(problem, x0, y0)."
+        "The hypergradient at x0 is zero, or so small that the run jumped to another flat place: either x0 happens to "
+        "be stationary, or the objective is flat there (a dead relu, the square of 0, a sigmoid that is saturated), or "
+        "the arguments of upper or lower are swapped. Start elsewhere, and see check(problem, x0, y0)."
     )
     DIVERGED = (
         "Diverged: an iterate became infinite or NaN; the last finite one is returned. Take an outer step_size 10 "

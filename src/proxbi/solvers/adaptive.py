@@ -312,7 +312,8 @@ def _fault(
         Fault.NEGATIVE_CURVATURE: (~before.started | stuck) & (outcome == Outcome.NEGATIVE_CURVATURE),
         Fault.LOWER_UNSOLVED: ~before.started & (outcome == Outcome.UNSOLVED),
         Fault.FLAT_START: ~before.started & still,
-        Fault.UNBOUNDED: moves & far & (after.at.gap > _STEEP * watch.steepest),
+        # Nothing that has not even become negative is known to have no bound.
+        Fault.UNBOUNDED: moves & far & (found.value + after.at.penalty < 0) & (after.at.gap > _STEEP * watch.steepest),
         Fault.ACTIVE_SET: (idle | stuck) & kink & ~rounded,
         Fault.PRECISION: idle | (stuck & rounded),
         Fault.NONSMOOTH: stuck,
