@@ -159,8 +159,8 @@ def linearised(problem: Problem, x: PyTree, lower: Lower) -> Linearised:
     """A, and the two sides of (adjoint)."""
     y, hvp, cross = lower.y, problem.hvp(x, lower.y), problem.cross(x, lower.y)
     if problem.lower_regularizer is None:
-        upper = partial(problem.value_and_grad_upper, x, y)
-        return Linearised(hvp, lambda v: v, upper, cross, Counts(cross=1), Counts())
+        smooth = partial(problem.value_and_grad_upper, x, y)
+        return Linearised(hvp, lambda v: v, smooth, cross, Counts(cross=1), Counts())
     s, project = lower.step_size, _projection(problem, x, lower)
     pull = jax.vjp(lambda at: problem.lower_prox(at, lower.z, s), x)[1] if problem.lower_moves else None
 
