@@ -469,7 +469,7 @@ ROWS = [
     _shapes("lower is a pair", says="got tuple", lower="(jnp.sum((y - x) ** 2), y)"),
     _shapes("lower returns nothing", says="lower must return a scalar", lower="lambda x, y: None"),
     _shapes("lower ignores y", says="lower ignores y", lower="jnp.sum(x**2)"),
-    _shapes("lower ignores x", says="lower ignores x", lower="jnp.sum(y**2)"),
+    _shapes("lower ignores x", says="lower ignores x", upper="jnp.sum((y - x) ** 2)", lower="jnp.sum(y**2)"),
     _shapes("upper ignores y", says="upper ignores y", upper="jnp.sum(x**2)"),
     _shapes(
         "a part of x is not used",

@@ -172,15 +172,15 @@ def _require_use(problem: Problem, x: PyTree, y: PyTree) -> None:
             raise ValueError(
                 f"lower ignores {leaf}, so it has no unique minimiser in y; it must be strongly convex in y. {_SWAPPED}"
             )
-    if not any(upper_y):
-        raise ValueError(f"upper ignores y, so that nothing depends on the lower level. {_SWAPPED}")
-    if not any(lower_x + prox_x):
-        raise ValueError(f"lower ignores x, so that its solution y* does not depend on x. {_SWAPPED}")
     uses = zip(upper_x, lower_x, prox_x, strict=True)
     for (path, _), used_by in zip(jax.tree_util.tree_leaves_with_path(x), uses, strict=True):
         if not any(used_by):
             leaf = "x" + jax.tree_util.keystr(path)
             raise ValueError(f"neither upper nor lower depends on {leaf}, so there is nothing to choose it by.")
+    if not any(upper_y):
+        raise ValueError(f"upper ignores y, so that nothing depends on the lower level. {_SWAPPED}")
+    if not any(lower_x + prox_x):
+        raise ValueError(f"lower ignores x, so that its solution y* does not depend on x. {_SWAPPED}")
 
 
 def _require_lower_regularizer(problem: Problem, x: PyTree, y: PyTree) -> None:
