@@ -68,7 +68,7 @@ def require_objectives(problem: Problem, x: PyTree, y: PyTree) -> None:
         ordered = [argument for argument in ("x", "y", "data") if argument in names]
         if sorted(names) == sorted(ordered) and names != ordered:
             right = f"{name}({', '.join(ordered)})"
-            raise TypeError(f"{name}: its arguments are swapped. It is called as {right}, not ({', '.join(names)}).")
+            raise TypeError(f"{name}({', '.join(names)}): its arguments are swapped: it is called as {right}.")
     for name, objective in (("upper", problem.value_upper), ("lower", problem.value_lower)):
         _require_scalar(name, objective, x, y, problem.data)
 
