@@ -110,6 +110,11 @@ class SpyProblem(Problem):
     def cross(self, x: Any, y: Any) -> Any:
         return counted("cross", super().cross(x, y))
 
+    def lower_prox(self, x: Any, y: Any, step: Any) -> Any:
+        if self.lower_regularizer is None:
+            return super().lower_prox(x, y, step)
+        return counted("prox_lower", super().lower_prox)(x, y, step)
+
 
 class SpyL1(L1):
     def prox(self, x: Any, step: Any) -> Any:

@@ -8,7 +8,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from proxbi import Box, Problem, check
+from proxbi import L1, Box, Problem, check
 from proxbi.analytic import ridge_hyperparameters, smooth_nonquadratic
 
 REPEATED = [pytest.mark.slow, pytest.mark.hours]  # what others of their kind show in every run
@@ -195,7 +195,7 @@ DEFECTS: dict[str, Case] = {
         Y,
         ["nothing changes with x['b'] at x0"],
     ),
-    "swapped, by name": (leaky, lower, X, Y, ["upper(y, x): its arguments are swapped", "ignores y"]),
+    "swapped, by name": (leaky, lower, X, Y, ["upper(y, x): its arguments are swapped"]),
     "swapped": (lambda a, b: jnp.sum((a - 2) ** 2), lower, X, Y, ["ignores y, so that nothing depends on the lower"]),
     "lower ignores x": (
         lambda x, y: jnp.sum((y - x) ** 2),
@@ -275,3 +275,29 @@ def test_a_custom_derivative_that_is_wrong_is_found() -> None:
 def test_what_is_no_problem_is_refused(arguments: Any, message: str) -> None:
     with pytest.raises((TypeError, ValueError), match=message):
         check(*arguments)
+
+
+# --- lower regularizers -----------------------------------------------------------------------------------------------
+
+
+def lasso(x: Any, y: Any) -> Any:
+    """More coefficients than rows; x is in the penalty only."""
+    return (y @ jnp.array([1.0, 2.0]) - 3) ** 2
+
+
+@pytest.mark.slow
+def test_a_lasso_is_no_fault() -> None:
+    """It was: "lower ignores x", and "not strongly convex"."""
+    problem = Problem(upper, lasso, lower_regularizer=lambda x: L1(jnp.exp(x)))
+    text = page(problem)
+    assert text.startswith("No fault was seen.")
+    assert "along the active face" in text
+    assert "L1, next change at" in text
+    assert "away from changes" in text
+
+
+@pytest.mark.slow
+def test_a_change_of_the_active_set_is_noted() -> None:
+    problem = Problem(upper, lambda x, y: jnp.sum((y - 2) ** 2) / 2, lower_regularizer=lambda x: L1(jnp.exp(x)))
+    text = page(problem, np.full(2, np.log(2.0)))
+    assert "at a change of it: the hypergradient is that of one side" in " ".join(text.split())

@@ -38,6 +38,7 @@ ORDER = [
     ["callbacks"],
     ["_engine"],
     ["_estimate"],
+    ["_cause"],
     ["_driver"],
     ["_streamed"],
     ["_minimize"],

@@ -232,6 +232,7 @@ def test_counts_add_kind_by_kind() -> None:
         "value_upper": 4,
         "value_lower": 0,
         "grad_lower_x": 0,
+        "prox_lower": 0,
         "rows": 0,
     }
     assert (a + b).total == 11

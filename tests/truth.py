@@ -557,6 +557,11 @@ def run(made: Case) -> proxbi.Result:
     """What `minimize` returns for a case."""
     h = KINDS[made.program.h].make(**made.parameters)
     problem = Problem(upper, lower, h, {name: jnp.asarray(entry) for name, entry in made.data.items()})
+    return solved_by_minimize(made, problem, jnp.asarray(made.y0))
+
+
+def solved_by_minimize(made: Case, problem: Problem, y0: Any) -> proxbi.Result:
+    """What `minimize` returns for this problem, with the start and the way to stop of the case."""
     options = {name: entry for name, entry in made.stop.items() if name != "budget"}
     if "budget" in made.stop:
         options["callbacks"] = [OracleBudget(made.stop["budget"])]
@@ -565,7 +570,7 @@ def run(made: Case) -> proxbi.Result:
         return minimize(
             problem,
             x0=jnp.asarray(made.x0),
-            y0=jnp.asarray(made.y0),
+            y0=y0,
             solver=_solver(made),
             bounds=made.bounds,
             throw=False,

@@ -104,9 +104,8 @@ def _float_leaf(where: str, leaf: Any) -> None:
         raise TypeError(f"{where} must be a floating point array, got {type(leaf).__name__}.")
     dtype = leaf.dtype if hasattr(leaf, "dtype") else np.asarray(leaf).dtype
     if not jnp.issubdtype(dtype, jnp.floating):
-        raise TypeError(
-            f"{where} must be floating point to be differentiated, got {dtype}; convert it with .astype(float)."
-        )
+        how = ".astype(float)" if hasattr(leaf, "astype") else "float()"
+        raise TypeError(f"{where} must be floating point to be differentiated, got {dtype}; convert it with {how}.")
     if np.size(leaf) == 0:
         raise ValueError(f"{where} is empty: it has shape {np.shape(leaf)}.")
     _finite(where, leaf)

@@ -38,6 +38,7 @@ lowered |N| as it should: far from y*, a face that a short step does not leave m
 """
 
 from collections.abc import Callable
+from functools import partial
 from typing import Any, NamedTuple
 
 import jax
@@ -87,6 +88,11 @@ class Lower(NamedTuple):
     burst: Any = None
     """How many accelerated steps the next refusal calls for."""
 
+    @property
+    def counts(self) -> Counts:
+        """What the step that led here took: with r, a prox with each gradient, and one for P."""
+        return Counts(grad_lower=self.calls, prox_lower=0 if self.z is None else self.calls + 1)
+
 
 class Linearised(NamedTuple):
     """What the lower level and f are at a point, to first order."""
@@ -101,6 +107,8 @@ class Linearised(NamedTuple):
     """e -> N_x'e, for e = P v."""
     counts: Counts
     """What `cross` costs."""
+    made: Counts
+    """What it took to make this: proxes, for P and Q."""
 
 
 class Probe(NamedTuple):
@@ -128,7 +136,7 @@ def look(problem: Problem, x: PyTree, y: PyTree, probe: Probe | None) -> tuple[L
         return start, None, Counts(grad_lower=1)
     probe = _probed(problem.hvp(x, y), probe)
     lower = _arrive(problem, x, y, probe.step_size, jnp.int32(_FIRST_BURST))
-    return lower, probe, Counts(grad_lower=2, hvp=_POWER_STEPS)
+    return lower, probe, Counts(grad_lower=2, prox_lower=2, hvp=_POWER_STEPS)
 
 
 def _probed(hvp: Matvec, probe: Probe) -> Probe:
@@ -151,7 +159,8 @@ def linearised(problem: Problem, x: PyTree, lower: Lower) -> Linearised:
     """A, and the two sides of (adjoint)."""
     y, hvp, cross = lower.y, problem.hvp(x, lower.y), problem.cross(x, lower.y)
     if problem.lower_regularizer is None:
-        return Linearised(hvp, lambda v: v, lambda: problem.value_and_grad_upper(x, y), cross, Counts(cross=1))
+        smooth = partial(problem.value_and_grad_upper, x, y)
+        return Linearised(hvp, lambda v: v, smooth, cross, Counts(cross=1), Counts())
     s, project = lower.step_size, _projection(problem, x, lower)
     pull = jax.vjp(lambda at: problem.lower_prox(at, lower.z, s), x)[1] if problem.lower_moves else None
 
@@ -168,8 +177,8 @@ def linearised(problem: Problem, x: PyTree, lower: Lower) -> Linearised:
     def implicit(e: PyTree) -> PyTree:
         return cross(e) if pull is None else _tree.axpy(1, pull(_tree.axpy(-1 / s, e, hvp(e)))[0], cross(e))
 
-    counts = Counts(cross=1, hvp=int(problem.lower_moves))
-    return Linearised(product, project, upper, implicit, counts)
+    counts, made = Counts(cross=1, hvp=int(problem.lower_moves)), Counts(prox_lower=1 + int(problem.lower_moves))
+    return Linearised(product, project, upper, implicit, counts, made)
 
 
 def advance(problem: Problem, x: PyTree, lower: Lower, w: PyTree, wanted: Bool[Array, ""]) -> Lower:

@@ -121,6 +121,8 @@ def minimize(
         while status is None and loop.snapshot.step < steps:
             rows = len(loop.snapshot.history)
             status = loop.advance(loop.chunk(every, steps), callbacks, interrupted)
+            if status is Status.NEGATIVE_CURVATURE:
+                status = loop.descend(status)
             for row in loop.snapshot.history[rows:]:
                 asked = [callback(row, loop.snapshot) for callback in callbacks]
                 status = status or next((a if isinstance(a, Status) else Status.STOPPED for a in asked if a), None)
@@ -162,12 +164,14 @@ def _returned(result: Result, throw: bool) -> Result:
     if result.status.failed and not result.improved:
         raise SolveError(result)
     if result.status.failed or result.status is Status.FLAT_START:
-        warnings.warn(f"{result.status.name}: {result.status.value}", stacklevel=3)
+        warnings.warn(f"{result.status.name}: {result.sentence}", stacklevel=3)
     return result
 
 
 def _starts(problem: Any, x0: PyTree, y0: PyTree, resume: Any) -> tuple[PyTree, PyTree]:
     """x0 and y0, or those of the run that is resumed; refused where they are something else."""
+    if not isinstance(problem, Problem):
+        raise TypeError(f"problem must be a proxbi Problem, got {type(problem).__name__}: minimize(problem, x0, y0).")
     if isinstance(x0, Solver) or isinstance(y0, Solver):
         raise TypeError("the solver comes after the starting point: minimize(problem, x0, y0, solver).")
     held = resume.state if isinstance(resume, Result) else resume

@@ -108,8 +108,7 @@ def value_and_hypergradient(
     if jax.eval_shape(lambda: v0) != jax.eval_shape(lambda: y0):
         raise ValueError("v0 must have the structure, shapes and dtype of y0.")
     _validate._require_one_dtype(x, y0)
-    for name, objective in (("upper", problem.value_upper), ("lower", problem.value_lower)):
-        _validate._require_scalar(name, objective, x, y0)
+    _validate.require_objectives(problem, x, y0)
     return _evaluated(problem, x, y0, v0, hypergradient, jnp.asarray(accuracy, jax.tree.leaves(y0)[0].dtype))
 
 

@@ -2,7 +2,8 @@
 argument.
 """
 
-from collections.abc import Callable
+import inspect
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import equinox as eqx
@@ -11,8 +12,10 @@ import jax.numpy as jnp
 from jaxtyping import PyTree
 
 from proxbi import _check, _compile
-from proxbi.problem import Problem
+from proxbi.problem import Problem, written
 from proxbi.solvers import Solver, traced_step
+
+_SWAPPED = "Are its arguments swapped? It is called as (x, y)."
 
 
 def checked(problem: Problem, solver: Solver, x0: PyTree, y0: PyTree) -> tuple[Problem, PyTree, PyTree, PyTree]:
@@ -28,18 +31,18 @@ def checked(problem: Problem, solver: Solver, x0: PyTree, y0: PyTree) -> tuple[P
     problem = eqx.tree_at(
         lambda p: p.data, problem, _check.data_tree("data", problem.data), is_leaf=lambda d: d is None
     )
-    for name, objective in (("upper", problem.value_upper), ("lower", problem.value_lower)):
-        _require_scalar(name, objective, x0, y0)
+    require_objectives(problem, x0, y0)
     _require_lower_regularizer(problem, x0, y0)
     _require_use(problem, x0, y0)
+    _require_derivatives(problem, x0, y0)
     _require_same("regularizer", "prox", x0, lambda: problem.regularizer.prox(x0, 1.0))
-    state = _first(problem, solver, x0, y0)
+    state = first_state(problem, solver, x0, y0)
     _require_same("solver", "step", state, lambda: traced_step(problem, solver, state, jax.random.key(0))[0])
     return problem, x0, y0, state
 
 
 @_compile.jit  # operation by operation it takes several times as long
-def _first(problem: Problem, solver: Solver, x0: PyTree, y0: PyTree) -> PyTree:
+def first_state(problem: Problem, solver: Solver, x0: PyTree, y0: PyTree) -> PyTree:
     return solver.init(problem, x0, y0)
 
 
@@ -58,11 +61,32 @@ def _require_one_dtype(x: PyTree, y: PyTree) -> None:
             raise TypeError(f"{first} is {other}, but {name} is {dtype}: give all of x0 and y0 one dtype.")
 
 
-def _require_scalar(name: str, objective: Callable[..., Any], x: PyTree, y: PyTree) -> None:
+def require_objectives(problem: Problem, x: PyTree, y: PyTree) -> None:
+    """upper and lower must be functions of x and y, in this order, that return floating point scalars."""
+    for name in ("upper", "lower"):
+        names = _argument_names(getattr(problem, name))
+        ordered = [argument for argument in ("x", "y", "data") if argument in names]
+        if sorted(names) == sorted(ordered) and names != ordered:
+            right = f"{name}({', '.join(ordered)})"
+            raise TypeError(f"{name}({', '.join(names)}): its arguments are swapped: it is called as {right}.")
+    for name, objective in (("upper", problem.value_upper), ("lower", problem.value_lower)):
+        _require_scalar(name, objective, x, y, problem.data)
+
+
+def _argument_names(objective: Any) -> list[str]:
+    """The names of the arguments of what the user wrote."""
+    try:
+        return list(inspect.signature(written(objective)).parameters)
+    except (TypeError, ValueError):  # a function that does not say
+        return []
+
+
+def _require_scalar(name: str, objective: Callable[..., Any], x: PyTree, y: PyTree, data: PyTree) -> None:
     try:
         value = jax.eval_shape(objective, x, y)
     except Exception as error:
-        raise ValueError(f"{name} fails on the given x0, y0 and data: {_first_line(error)}") from error
+        line, hints = _first_line(error), " ".join(_hints(error, objective, x, y, data))
+        raise ValueError(f"{name} fails on the given x0, y0 and data: {line} {hints}".rstrip()) from error
     shape, dtype = getattr(value, "shape", None), getattr(value, "dtype", None)
     if shape is None or dtype is None:
         raise ValueError(f"{name} must return a scalar, got {type(value).__name__}.")
@@ -70,26 +94,93 @@ def _require_scalar(name: str, objective: Callable[..., Any], x: PyTree, y: PyTr
         raise ValueError(f"{name} must return a scalar, got an array of shape {shape}; use jnp.sum or jnp.mean.")
     if not jnp.issubdtype(dtype, jnp.floating):
         raise TypeError(f"{name} must return a floating point scalar, got {dtype}.")
+    given = jax.tree.leaves(y)[0].dtype
+    if jnp.finfo(dtype).bits < jnp.finfo(given).bits:
+        raise TypeError(
+            f"{name} returns {dtype}, where x0 and y0 are {given}: rounding would hide every small step. Compute it in "
+            f"{given}, or give x0 and y0 as {dtype}."
+        )
+
+
+_TRACED = {
+    jax.errors.TracerBoolConversionError: "Python's if, and, or and while cannot look at x, y or what is made of them: "
+    "use jnp.where or jax.lax.cond.",
+    jax.errors.TracerArrayConversionError: "NumPy's functions cannot be traced: use those of jax.numpy.",
+    jax.errors.ConcretizationTypeError: "x, y and what is made of them have no value while they are traced: leave out "
+    "float(), int() and the like.",
+}
+"""What to do about what JAX cannot trace; the first that fits."""
+
+
+def _hints(error: Exception, objective: Callable[..., Any], x: PyTree, y: PyTree, data: PyTree) -> Iterator[str]:
+    """What may be wrong where a function fails."""
+    for kind, hint in _TRACED.items():
+        if isinstance(error, kind):
+            yield hint
+            return
+    lists = [name for name, tree in (("x0", x), ("y0", y)) if _is_list_of_numbers(tree)]
+    for name in lists:
+        yield f"{name} is a list of numbers, of which each is an array of its own: pass jnp.asarray({name})."
+    for path, leaf in jax.tree_util.tree_leaves_with_path(data, is_leaf=lambda leaf: leaf is None):
+        if leaf is None and path:
+            yield f"data{jax.tree_util.keystr(path)} is None."
+    if lists:
+        return
+    yield f"x0 {_described(x)}, y0 {_described(y)}."
+    if _works(objective, y, x):
+        yield "It works with x0 and y0 swapped: minimize(problem, x0, y0)."
+
+
+def _is_list_of_numbers(tree: PyTree) -> bool:
+    return isinstance(tree, list | tuple) and all(jnp.shape(leaf) == () for leaf in jax.tree.leaves(tree))
+
+
+def _described(tree: PyTree) -> str:
+    return f"has shape {tree.shape}" if isinstance(tree, jax.Array) else f"is a {type(tree).__name__}"
+
+
+def _works(objective: Callable[..., Any], x: PyTree, y: PyTree) -> bool:
+    try:
+        jax.eval_shape(objective, x, y)
+    except Exception:  # whatever a function of the user raises
+        return False
+    return True
+
+
+def _require_derivatives(problem: Problem, x: PyTree, y: PyTree) -> None:
+    """f and g must have gradients that JAX knows."""
+    for name, oracle in (("upper", problem.grad_upper), ("lower", problem.grad_lower)):
+        try:
+            jax.eval_shape(oracle, x, y)
+        except Exception as error:  # whatever a function of the user raises
+            raise ValueError(
+                f"{name} cannot be differentiated: {_first_line(error)} Write it with jax.numpy, with loops of fixed "
+                "length, or override the oracles of Problem."
+            ) from error
 
 
 def _require_use(problem: Problem, x: PyTree, y: PyTree) -> None:
-    """g must depend on every leaf of y (else it is not strongly convex), and f or g on every leaf of x (else
-    nothing is to be chosen).
+    """g must depend on every leaf of y (else it is not strongly convex) and on x, f on y, and f or g on every leaf of x
+    (else nothing is to be chosen).
     """
     lower_x, lower_y = _used(problem.value_lower, x, y)
-    upper_x, _ = _used(problem.value_upper, x, y)
+    upper_x, upper_y = _used(problem.value_upper, x, y)
     prox_x, _ = _used(lambda x, y: problem.lower_prox(x, y, 1.0), x, y)
     for (path, _), used in zip(jax.tree_util.tree_leaves_with_path(y), lower_y, strict=True):
         if not used:
             leaf = "y" + jax.tree_util.keystr(path)
             raise ValueError(
-                f"lower ignores {leaf}, so it has no unique minimiser in y; it must be strongly convex in y."
+                f"lower ignores {leaf}, so it has no unique minimiser in y; it must be strongly convex in y. {_SWAPPED}"
             )
     uses = zip(upper_x, lower_x, prox_x, strict=True)
     for (path, _), used_by in zip(jax.tree_util.tree_leaves_with_path(x), uses, strict=True):
         if not any(used_by):
             leaf = "x" + jax.tree_util.keystr(path)
             raise ValueError(f"neither upper nor lower depends on {leaf}, so there is nothing to choose it by.")
+    if not any(upper_y):
+        raise ValueError(f"upper ignores y, so that nothing depends on the lower level. {_SWAPPED}")
+    if not any(lower_x + prox_x):
+        raise ValueError(f"lower ignores x, so that its solution y* does not depend on x. {_SWAPPED}")
 
 
 def _require_lower_regularizer(problem: Problem, x: PyTree, y: PyTree) -> None:

@@ -180,7 +180,7 @@ def residuals(problem: Problem, x: PyTree, y: PyTree, v: PyTree) -> Residuals:
         v=_tree.norm(projected),
         rounding=unit * (_tree.norm(upper_x) + _tree.norm(implicit)),
         margin=margin(problem, x, at),
-        counts=cost + here.counts + Counts(grad_upper=1, hvp=2),
+        counts=cost + here.counts + here.made + Counts(grad_upper=1, hvp=2),
     )
 
 

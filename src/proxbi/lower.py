@@ -60,7 +60,11 @@ class FixedLength(LowerSolver):
     def solve(self, problem: Problem, x: PyTree, y: PyTree) -> tuple[PyTree, Counts]:
         """`steps` steps from `y`."""
         carry = self.advance(problem, x, self.init(y), self.steps)
-        return self.answer(carry), Counts(grad_lower=self.steps)
+        return self.answer(carry), self.cost(problem)
+
+    def cost(self, problem: Problem) -> Counts:
+        """Of all steps: a gradient each and, with a lower regularizer, a prox."""
+        return Counts(grad_lower=self.steps, prox_lower=0 if problem.lower_regularizer is None else self.steps)
 
 
 def forward_backward(problem: Problem, x: PyTree, y: PyTree, step_size: Any) -> PyTree:

@@ -49,14 +49,15 @@ class Newton(LowerSolver):
 
         def step(state: State) -> State:
             at, _, counts, taken = state
-            direction, info = linear.solve(linearised(problem, x, at).product, _tree.scale(-1, at.slope))
+            here = linearised(problem, x, at)
+            direction, info = linear.solve(here.product, _tree.scale(-1, at.slope))
             new = advance(problem, x, at, direction, jnp.asarray(True))
             size, eps = _tree.norm(at.y), float(jnp.finfo(at.residual.dtype).eps)
             # Far away |g_y| may rise where g falls; near y*, where steps are short, that is rounding.
             far = (new.length > eps**0.5 * size) | new.unsettled
             better = (new.residual < at.residual) | (far & (new.level < at.level))
             more = better & ((new.length > LAST_DIGITS * eps * size) | new.unsettled)
-            counts = counts + Counts(grad_lower=new.calls, hvp=info.matvecs)
+            counts = counts + new.counts + here.made + Counts(hvp=info.matvecs)
             return _tree.where(better, new, at), more, counts, taken + 1
 
         at, _, cost = look(problem, x, y, first_probe(problem, y))
@@ -99,4 +100,4 @@ class Exact(LowerSolver):
         broken = (info.status == int(LinearStatus.NEGATIVE_CURVATURE)) | (info.status == int(LinearStatus.NONFINITE))
         solved = small & ~broken & ~at.unsettled
         answer = _tree.where(solved, _tree.axpy(-1, correction, at.y), jax.tree.map(lambda leaf: leaf * jnp.nan, y))
-        return answer, counts + Counts(hvp=info.matvecs)
+        return answer, counts + here.made + Counts(hvp=info.matvecs)

@@ -40,6 +40,9 @@ class Counts(eqx.Module):
     value_upper: Any = 0
     value_lower: Any = 0
     grad_lower_x: Any = 0
+    prox_lower: Any = 0
+    """Proxes of the lower regularizer, also those that are taken for their derivative; products with it are not
+    counted."""
     rows: Any = 0
     """Derivatives of single rows: a gradient, Hessian product or cross product of a batch counts with its rows. It
     stays 0 where data do not come in `Rows`, and is no part of the total."""
@@ -95,7 +98,13 @@ class Problem(eqx.Module):
     def __check_init__(self) -> None:
         if not isinstance(self.regularizer, Regularizer):
             given = type(self.regularizer).__name__
-            raise TypeError(f"regularizer must be a proxbi Regularizer such as L1(0.1), got {given}.")
+            raise TypeError(
+                f"regularizer must be a proxbi Regularizer such as L1(0.1), got {given}. Data are given as data=."
+            )
+        if [getattr(written(level), "__name__", "") for level in (self.upper, self.lower)] == ["lower", "upper"]:
+            raise TypeError(
+                "upper and lower are swapped: Problem(upper, lower) was given functions named the other way."
+            )
 
     @property
     def lower_moves(self) -> bool:
@@ -325,6 +334,13 @@ def _objective(name: str, function: Any) -> Callable[..., Scalar]:
 
 def _as_pytree(function: Any) -> Any:
     return Partial(function) if jax.tree_util.all_leaves([function]) else function
+
+
+def written(objective: Any) -> Any:
+    """The function that the user wrote, of which `Problem` made `objective`."""
+    while isinstance(objective, Partial):
+        objective = objective.args[0] if objective.func is _without_data else objective.func
+    return objective
 
 
 def _without_data(function: Callable[..., Any], *arguments: PyTree) -> Any:

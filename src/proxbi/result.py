@@ -40,9 +40,9 @@ class Status(Enum):
         "that of one side. With several entries, start once more close to this x to make sure."
     )
     FLAT_START = (
-        "The hypergradient at x0 is exactly zero, and the regularizer does not move x0: either x0 happens to be "
-        "stationary, or it is a point where the objective is flat (a dead relu, the square of 0, a sigmoid that is "
-        "saturated), or the arguments of upper or lower are swapped. Start elsewhere, and see check(problem, x0, y0)."
+        "The hypergradient at x0 is zero, or so small that the run jumped to another flat place: either x0 happens to "
+        "be stationary, or the objective is flat there (a dead relu, the square of 0, a sigmoid that is saturated), or "
+        "the arguments of upper or lower are swapped. Start elsewhere, and see check(problem, x0, y0)."
     )
     DIVERGED = (
         "Diverged: an iterate became infinite or NaN; the last finite one is returned. Take an outer step_size 10 "
@@ -55,9 +55,21 @@ class Status(Enum):
         "y0) to see which; a y0 outside of the domain of lower is the usual cause."
     )
     NEGATIVE_CURVATURE = (
-        "The lower objective is not strongly convex in y: its Hessian has a direction of curvature <= 0, and the "
-        "implicit hypergradient is not defined. Add a ridge term in y to lower, or let "
-        "AdaptiveProxBiO(Implicit(damping=...)) do so, or use ITD. The last iterate before that is returned."
+        "The lower objective is not convex in y: its Hessian has a direction of negative curvature, and the implicit "
+        "hypergradient is not defined. Check the sign of lower and the order of its arguments; start at a y0 close to "
+        "a minimiser; add a ridge term in y that is large enough, or let AdaptiveProxBiO(Implicit(damping=...)) do so; "
+        "or use ITD. The last iterate before that is returned."
+    )
+    NOT_STRONGLY_CONVEX = (
+        "The lower objective is not strongly convex in y: it is flat in some direction, or falls for ever towards "
+        "infinity (more coefficients than rows, separable classes), and has no minimiser, or more than one. Add "
+        "a ridge term in y to lower, such as 1e-3 * jnp.sum(y**2), or let AdaptiveProxBiO(Implicit(damping=1e-3)) do "
+        "so: the result then speaks of the damped problem."
+    )
+    LOWER_NONSMOOTH = (
+        "The lower objective is not smooth in y: its slope jumps near y* (an absolute value, a hinge, a maximum), and "
+        "Newton's method finds no end there. Give the nonsmooth term as lower_regularizer=, such as lambda x: "
+        "L1(jnp.exp(x)), or smooth it: softplus for a hinge, logsumexp for a maximum, sqrt(y**2 + 1e-6) for |y|."
     )
     ADJOINT_NONFINITE = (
         "The Hessian of the lower objective, or the upper gradient, is NaN or infinite, and the adjoint system cannot "
@@ -68,8 +80,8 @@ class Status(Enum):
         "problem.regularizer.prox(x0, 1.0)."
     )
     UNBOUNDED = (
-        "The objective falls without bound: x has moved 1e8 times as far as the first step, and the slope is as steep "
-        "as ever. Check the sign of upper, or bound x by a regularizer such as Box."
+        "The objective falls without bound: x has moved 1e8 times as far as the first step, or the objective is below "
+        "-1e150, and the slope is as steep as ever. Check the sign of upper, or bound x by a regularizer such as Box."
     )
     NONSMOOTH = (
         "No step, however short, decreases the objective as its gradient promises: upper, or lower in its second "
@@ -77,10 +89,9 @@ class Status(Enum):
         "returned. Move a nonsmooth term in x into the regularizer, or smooth it."
     )
     LOWER_UNSOLVED = (
-        "The lower problem at x0 could not be solved: its gradient stays large. Either lower is not smooth (an "
-        "absolute value, a hinge, a maximum: give it as lower_regularizer=, or smooth it), or it has no minimiser in y "
-        "(a separable logistic regression without a ridge term), or it is not convex on the way there: start at a "
-        "better y0, or add a ridge term in y, as AdaptiveProxBiO(Implicit(damping=...)) does."
+        "The lower problem at x0 could not be solved: its gradient stays large. Start at a better y0, rescale y so "
+        "that its entries are of similar size, or add a ridge term in y, as AdaptiveProxBiO(Implicit(damping=...)) "
+        "does. check(problem, x0, y0) looks for kinks, flat directions and a y that runs away."
     )
 
     @property
@@ -142,6 +153,8 @@ class Result:
     """Rows of each level that `stationarity` is an estimate from; 0 where all were looked at, or there are none."""
     standard_error: float = 0.0
     """Of that estimate; `stationarity` is two of these above it."""
+    notes: tuple[str, ...] = ()
+    """What else there is to know: which function is not finite at the start, or that lower is convex near y only."""
 
     @property
     def converged(self) -> bool:
@@ -157,6 +170,11 @@ class Result:
     def improved(self) -> bool:
         """Whether the objective is below that of the first row, which for the default solver is that of x0."""
         return bool(self.history) and self.objective < self.history[0]["objective"]
+
+    @property
+    def sentence(self) -> str:
+        """What the status says, and the notes."""
+        return " ".join([self.status.value, *self.notes])
 
     def to_frame(self) -> "pandas.DataFrame":
         """The history as a pandas DataFrame."""
@@ -174,7 +192,7 @@ class Result:
             f"objective {self.objective:.6g}, "
             f"lower residual {self.lower_residual:.1e}{adjoint}; {self.counts.total} oracle calls, "
             f"{rows}"
-            f"{self.seconds.run:.2f} s (+ {self.seconds.compile:.2f} s compiling). {self.status.value}"
+            f"{self.seconds.run:.2f} s (+ {self.seconds.compile:.2f} s compiling). {self.sentence}"
         )
 
 
@@ -184,7 +202,7 @@ class SolveError(RuntimeError):
     def __init__(self, result: Result):
         """Keep `result` and say what its status says."""
         super().__init__(
-            f"{result.status.value} (After {result.state.step} steps. Pass throw=False to get "
+            f"{result.sentence} (After {result.state.step} steps. Pass throw=False to get "
             "the last finite iterate instead of this error.)"
         )
         self.result = result

@@ -13,7 +13,7 @@ from jaxtyping import PyTree
 from proxbi import _check
 from proxbi._diagnose._arguments import arguments, callable_at, domain, ignored, values
 from proxbi._diagnose._derivatives import derivatives
-from proxbi._diagnose._levels import curvatures, hypergradient, kinks, solution
+from proxbi._diagnose._levels import active_set, curvatures, hypergradient, kinks, solution
 from proxbi._diagnose._page import Diagnosis as Diagnosis
 from proxbi._diagnose._page import Level, Look, first_line
 from proxbi._diagnose._start import Start
@@ -25,6 +25,7 @@ _LOOKS: dict[str, Callable[[Start], Iterable[Look]]] = {
     "values": values,
     "domain": domain,
     "lower solution": solution,
+    "active set": active_set,
     "curvature": curvatures,
     "derivatives": derivatives,
     "kinks": kinks,

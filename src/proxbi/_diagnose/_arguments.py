@@ -1,13 +1,11 @@
 """Arguments, values and the domain of f, g and h."""
 
-import inspect
 from collections.abc import Iterator
-from typing import Any
 
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jax.tree_util import Partial, keystr, tree_leaves_with_path
+from jax.tree_util import keystr, tree_leaves_with_path
 from jaxtyping import Array, PRNGKeyArray, PyTree
 
 from proxbi import _compile, _tree, _validate
@@ -28,8 +26,7 @@ _NEAR_THE_END = (
 def callable_at(problem: Problem, x: PyTree, y: PyTree) -> bool:
     """Whether f and g can be computed at all."""
     try:
-        for name, objective in (("upper", problem.value_upper), ("lower", problem.value_lower)):
-            _validate._require_scalar(name, objective, x, y)
+        _validate.require_objectives(problem, x, y)
     except (TypeError, ValueError):
         return False
     return True
@@ -42,26 +39,11 @@ def arguments(start: Start) -> Iterator[Look]:
         yield Look("arguments", "", "minimize accepts them.")
     except (TypeError, ValueError) as error:
         yield Look("arguments", "", f"minimize refuses them: {error}", Level.FAULT)
-    for name, function in (("upper", problem.upper), ("lower", problem.lower)):
-        if _names(function) == ["y", "x"]:
-            verdict = f"its arguments are swapped: it is called as {name}(x, y), and x and y are taken for each other."
-            yield Look(name, f"{name}(y, x)", verdict, Level.FAULT)
     for name, tree in (("x0", x), ("y0", y)):
         sizes = [float(_tree.norm(leaf)) for leaf in jax.tree.leaves(tree)]
         entries = sum(leaf.size for leaf in jax.tree.leaves(tree))
         of = f"; leaves of norm {min(sizes):.3g} to {max(sizes):.3g}" if len(sizes) > 1 else f" of norm {sizes[0]:.3g}"
         yield Look(name, f"{entries} {jax.tree.leaves(tree)[0].dtype} entries{of}", "as given.")
-
-
-def _names(objective: Any) -> list[str]:
-    """The names of the first two arguments of what the user wrote."""
-    while isinstance(objective, Partial):
-        inside = objective.args and callable(objective.args[0])
-        objective = objective.args[0] if inside else objective.func
-    try:
-        return list(inspect.signature(objective).parameters)[:2]
-    except (TypeError, ValueError):  # a function that does not say
-        return []
 
 
 def ignored(start: Start) -> Iterator[Look]:
@@ -70,6 +52,8 @@ def ignored(start: Start) -> Iterator[Look]:
     (upper_x, upper_y), (lower_x, lower_y) = (
         _validate._used(f, x, y) for f in (problem.value_upper, problem.value_lower)
     )
+    prox_x, _ = _validate._used(lambda x, y: problem.lower_prox(x, y, 1.0), x, y)
+    lower_x = [in_g or in_r for in_g, in_r in zip(lower_x, prox_x, strict=True)]
     swapped = "Are the arguments swapped? Both are called as (x, y)."
     if not any(upper_y):
         yield Look("upper", "", f"ignores y, so that nothing depends on the lower level. {swapped}", Level.FAULT)

@@ -9,9 +9,10 @@ import numpy as np
 from jax.tree_util import Partial, keystr, tree_leaves_with_path
 from jaxtyping import PyTree
 
-from proxbi import _tree
+from proxbi import _compile, _tree
 from proxbi._diagnose._page import RIDGE, Level, Look, leaves, level
 from proxbi._diagnose._start import Start, random_direction
+from proxbi._lower_level import first_probe, look, margin
 from proxbi._tree import Scalar
 from proxbi.hypergradient import Outcome
 from proxbi.problem import Problem
@@ -27,6 +28,10 @@ _REACH = 0.1  # relative: how far around y* kinks are looked for
 _DIRECTIONS = 3  # that kinks are looked for along
 _FALLEN = 1e-3  # of |g_y| at y0: less than this is not large
 _RUNS_AWAY = f"y runs away while its gradient falls: lower has no minimiser in y. {RIDGE}"
+_ON_THE_FACE = (
+    "lower alone is not strongly convex in y. That will do if it is so along the active face of y*, as with a Lasso of "
+    "more coefficients than rows; if not, add a ridge term."
+)
 _OUTCOMES = {
     Outcome.UNSOLVED: "its gradient stays large. Lower is not smooth (smooth it), or has no minimiser in y (add a "
     "ridge term), or is not convex on the way there (start at a better y0).",
@@ -50,6 +55,23 @@ def _reason(start: Start, outcome: Outcome, left: float) -> str:
     return _RUNS_AWAY if outcome is Outcome.UNSOLVED and left < _FALLEN * at_y0 else _OUTCOMES[outcome]
 
 
+def active_set(start: Start) -> Iterator[Look]:
+    """How far the next change of the active set of a lower regularizer is."""
+    if start.problem.lower_regularizer is None or not start.solved:
+        return
+    distance = float(_margin(start.problem, start.x, start.solution))
+    near = distance <= float(jnp.finfo(jax.tree.leaves(start.y)[0].dtype).eps) ** 0.5
+    verdict = "away from changes." if not near else "y* is at a change of it: the hypergradient is that of one side."
+    name = type(start.problem.lower_regularizer_at(start.x)).__name__
+    number = f"{name}, next change at {distance:.2g} of |y - s g_y|"
+    yield Look("active set", number, verdict, Level.NOTE if near else Level.OK)
+
+
+@_compile.jit
+def _margin(problem: Problem, x: PyTree, y: PyTree) -> Scalar:
+    return margin(problem, x, look(problem, x, y, first_probe(problem, y))[0])
+
+
 def curvatures(start: Start) -> Iterator[Look]:
     """[mu, L] at y0 and y*; the smallest Ritz value is an upper bound of mu, so only one sign of it is proof."""
     places = {"y0": start.y} | ({} if start.found is None else {"y*" if start.solved else "last y": start.solution})
@@ -58,7 +80,10 @@ def curvatures(start: Start) -> Iterator[Look]:
         ritz: Ritz = lower_spectrum(start.problem, start.x, y, _PRODUCTS)
         low, high, dtype = float(ritz.smallest), float(ritz.largest), ritz.smallest.dtype
         kappas += [high / low] if low > 0 else []
-        yield Look(f"curvature at {name}", f"from {low:.3g} to {high:.3g}", *_convexity(low, high, dtype))
+        verdict = _convexity(low, high, dtype)
+        if start.problem.lower_regularizer is not None and verdict[1] is Level.FAULT:
+            verdict = _ON_THE_FACE, Level.NOTE
+        yield Look(f"curvature at {name}", f"from {low:.3g} to {high:.3g}", *verdict)
     if kappas:
         yield _conditioning(max(kappas), jax.tree.leaves(start.y)[0].dtype)
 

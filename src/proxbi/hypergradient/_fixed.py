@@ -101,7 +101,7 @@ class AID(Hypergradient):
         _, (upper_x, upper_y) = here.upper()
         v, info = self.linear.solve(here.product, upper_y, aux if self.warm else None)
         grad = _tree.subtract(upper_x, here.cross(here.project(v)))
-        counts = counts + cost + Counts(grad_upper=1, hvp=info.matvecs) + here.counts
+        counts = counts + cost + Counts(grad_upper=1, hvp=info.matvecs) + here.counts + here.made
         return HypergradientEstimate(grad, lower.y, v, counts, lower.residual, info)
 
 
@@ -148,7 +148,7 @@ class ITD(Hypergradient):
         upper_x, upper_y = problem.grad_upper(x, y)
         grad = _tree.axpy(1, pull_back(upper_y)[0], upper_x)
         left, cost = residual(problem, x, y)
-        counts = cost + Counts(grad_lower=steps, grad_upper=1, hvp=tail, cross=tail)
+        counts = cost + lower.cost(problem) + Counts(grad_upper=1, hvp=tail, cross=tail)
         return HypergradientEstimate(grad, y, None, counts, left, None)
 
 

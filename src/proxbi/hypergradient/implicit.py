@@ -165,7 +165,7 @@ class Implicit(ControlledHypergradient):
             e = _correction(here.product, rhs, at, adjoint, precondition, steps)
             found = at.found._replace(
                 margin=margin(problem, x, at.lower),
-                counts=counts + Counts(hvp=e.cg.matvecs),
+                counts=counts + Counts(hvp=e.cg.matvecs) + here.made,
                 carry=at.found.carry._replace(pairs=e.cg.observed),
             )
             at = at._replace(found=found, longest=jnp.maximum(at.longest, e.cg.longest))
@@ -278,7 +278,7 @@ def _after_newton(problem: Problem, x: PyTree, at: _At, e: _Correction) -> _At:
             y=_tree.where(good, new.y, at.found.y),
             lower_residual=new.residual,
             outcome=outcome,
-            counts=at.found.counts + Counts(grad_lower=new.calls),
+            counts=at.found.counts + new.counts,
         ),
         lower=new,
         # What is corrected on a wrong face, or was not taken, says nothing about the change of d.

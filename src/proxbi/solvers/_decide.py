@@ -37,6 +37,7 @@ DOUBT = 10  # by which accuracy is raised where an error estimate proved too sma
 MOST_DOUBT = 100  # of it: a contradiction that outlasts this has other causes
 FORGIVEN = 0.7  # of that, after each step taken: forgotten in about six steps
 PROGRESS = 0.9  # a fall of the stationarity by less than a tenth may be noise
+BOTTOMLESS = 0.5  # power of the largest number: an objective below minus that much has no bottom
 UNBOUNDED = 1e8  # a way so many times the first step, without the slope falling, has no end
 
 

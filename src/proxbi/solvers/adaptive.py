@@ -37,7 +37,7 @@ from proxbi.hypergradient._controlled import ratio
 from proxbi.linear import LinearInfo, LinearStatus
 from proxbi.problem import Counts, Problem
 from proxbi.solvers._base import Fault, Info, Solver
-from proxbi.solvers._decide import UNBOUNDED, Move, Steering, Watch, decide
+from proxbi.solvers._decide import BOTTOMLESS, UNBOUNDED, Move, Steering, Watch, decide
 from proxbi.solvers._proximal_newton import Target, propose
 
 _ACCURACY = 0.1  # the error of d, relative to |d + s|: ten times more accuracy changes no step by much
@@ -304,6 +304,7 @@ def _fault(
     rounded = (outcome > Outcome.OK) | (after.at.gap <= eps**0.5 * watch.steepest)
     kink = jnp.minimum(new.found.margin, found.margin) <= eps**0.5
     far = _tree.norm(_tree.subtract(after.at.x, after.x0)) > UNBOUNDED * watch.radius
+    far = far | (found.value < -(float(jnp.finfo(found.value.dtype).max) ** BOTTOMLESS))
     idle = moves & (watch.idle >= _MOST_IDLE)
     ends = {
         Fault.INFEASIBLE_START: ~before.started & ~jnp.isfinite(new.penalty),
@@ -311,7 +312,8 @@ def _fault(
         Fault.NEGATIVE_CURVATURE: (~before.started | stuck) & (outcome == Outcome.NEGATIVE_CURVATURE),
         Fault.LOWER_UNSOLVED: ~before.started & (outcome == Outcome.UNSOLVED),
         Fault.FLAT_START: ~before.started & still,
-        Fault.UNBOUNDED: moves & far & (after.at.gap > _STEEP * watch.steepest),
+        # Nothing that has not even become negative is known to have no bound.
+        Fault.UNBOUNDED: moves & far & (found.value + after.at.penalty < 0) & (after.at.gap > _STEEP * watch.steepest),
         Fault.ACTIVE_SET: (idle | stuck) & kink & ~rounded,
         Fault.PRECISION: idle | (stuck & rounded),
         Fault.NONSMOOTH: stuck,

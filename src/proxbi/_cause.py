@@ -1,0 +1,186 @@
+"""Why a run broke down: a second look, on the host, at the point where the solver gave up.
+
+A compiled program reports what its arithmetic met: a curvature that is not positive, a gradient that does not fall, a
+number that is not finite. What lies behind it takes products and lines of its own, and is worth their time once a run
+has failed: whether g is concave, flat or kinked at the y where the search for y* ended, and which function is not
+finite at the start.
+"""
+
+from dataclasses import replace
+from typing import Any, NamedTuple
+
+import jax.numpy as jnp
+import numpy as np
+from jax.flatten_util import ravel_pytree
+from jax.tree_util import Partial
+from jaxtyping import Array, PyTree
+
+from proxbi import _compile, _tree
+from proxbi._tree import Scalar
+from proxbi.hypergradient import Implicit
+from proxbi.problem import Counts, Problem, ridged
+from proxbi.result import Result, Status
+from proxbi.solvers import OnBatches, Solver
+from proxbi.solvers.adaptive import AdaptiveState
+from proxbi.theory.lanczos import lower_spectrum
+from proxbi.theory.probes import steepness
+
+_PRODUCTS = 30  # with g_yy, for the range of its curvatures
+_NEGATIVE = 1e-8  # of the largest curvature: a Ritz value further below 0 is no rounding
+_FLAT = 1e-12  # of the largest curvature: one below it is not told from 0
+_COLLAPSED = 1e-6  # of the curvature at y0: where less is left of it, the search ran to where g is flat
+_ACCURACY = 0.1  # of the hypergradient at the end of that search: all that matters is its y
+_FALLEN = 1e-3  # of the stationarity at x0: a run that rounding stops gets further than that
+_UNEXPLAINED = 1e6  # times what slopes explain: no error of a hypergradient is that large
+_LINES = "abc"  # along which kinks are looked for
+_REACH = 0.1  # of the size of y: how far away from it
+_DESCENT_STEPS = 2000  # of L-BFGS: a minute of gradients that take 30 ms each
+LOCAL = (
+    "The lower objective is not convex in y: its curvature is negative at y0. y is the local minimiser that descent "
+    "from y0 leads to, followed as x changes; from another y0 there may be another one."
+)
+
+
+def named(problem: Problem, solver: Solver, result: Result) -> Result:
+    """The result with the status and the notes that fit what is seen at its end."""
+    if result.status is Status.NONFINITE_START:
+        return replace(result, notes=(*result.notes, _not_finite(problem, result.x, result.y)))
+    if result.status is Status.CONVERGED and _jumped(result):
+        return replace(result, status=Status.FLAT_START)
+    if isinstance(solver, OnBatches) or not _unclear(result):
+        return result
+    return replace(result, status=_cause(_damped(problem, solver), result.x, result.y, result.status))
+
+
+def _unclear(result: Result) -> bool:
+    """Whether the lower level may be to blame. Rounding is, if the stationarity has fallen far before it stopped."""
+    if result.status is Status.PRECISION:
+        return result.stationarity > _FALLEN * result.history[0]["stationarity"]
+    return result.status in (Status.NEGATIVE_CURVATURE, Status.LOWER_UNSOLVED, Status.NONSMOOTH)
+
+
+def _jumped(result: Result) -> bool:
+    """Whether the objective fell by far more than the slopes of all points taken add up to over the way: from one
+    plateau to another, over all that lies between.
+    """
+    state = result.state.state
+    if not isinstance(state, AdaptiveState) or not result.history:
+        return False
+    way = float(_tree.norm(_tree.subtract(result.x, state.x0)))
+    return result.history[0]["objective"] - result.objective > _UNEXPLAINED * float(state.watch.steepest) * way
+
+
+def _damped(problem: Problem, solver: Solver) -> Problem:
+    """The problem that the solver solves."""
+    return ridged(problem, getattr(getattr(solver, "hypergradient", None), "damping", None))
+
+
+def _cause(problem: Problem, x: PyTree, y: PyTree, status: Status) -> Status:
+    start = _Curvatures.at(problem, x, y)
+    if status is Status.NEGATIVE_CURVATURE and start.negative:
+        return status
+    unsolved = status in (Status.NEGATIVE_CURVATURE, Status.LOWER_UNSOLVED)
+    y = _searched(problem, x, y) if unsolved else y
+    end = _Curvatures.at(problem, x, y)
+    if not np.isfinite(end).all():
+        return status
+    if end.negative:
+        return Status.NEGATIVE_CURVATURE
+    if _kinked(Partial(_gradient, problem, x), y):
+        return Status.LOWER_NONSMOOTH
+    if status is Status.PRECISION and _kinked(Partial(_upper_gradient, problem), (x, y)):
+        return Status.NONSMOOTH
+    # With a regularizer g may be flat across the active face: there only what CG met on the face is evidence.
+    known = problem.lower_regularizer is None or status is Status.NEGATIVE_CURVATURE
+    flat = end.flat or end.largest <= _COLLAPSED * start.largest
+    return Status.NOT_STRONGLY_CONVEX if known and flat else status
+
+
+@_compile.jit
+def _searched(problem: Problem, x: PyTree, y: PyTree) -> PyTree:
+    """Where the search for y* from y ends."""
+    solve = Implicit()
+    return solve(problem, x, solve.init(problem, x, y), _tree.zeros_like(x), jnp.asarray(_ACCURACY)).y
+
+
+class _Curvatures(NamedTuple):
+    """The range of curvatures of g in y, as far as it was seen."""
+
+    smallest: float
+    largest: float
+
+    @classmethod
+    def at(cls, problem: Problem, x: PyTree, y: PyTree) -> "_Curvatures":
+        ritz = lower_spectrum(problem, x, y, _PRODUCTS)
+        return cls(float(ritz.smallest), float(ritz.largest))
+
+    @property
+    def negative(self) -> bool:
+        return self.smallest < -_NEGATIVE * max(abs(self.largest), abs(self.smallest))
+
+    @property
+    def flat(self) -> bool:
+        return self.smallest <= _FLAT * self.largest
+
+
+def _kinked(gradient: Partial, at: PyTree) -> bool:
+    """Whether a gradient jumps on a line through a point."""
+    flat, unravel = ravel_pytree(at)
+    draw = np.random.default_rng(0)
+    size = _REACH * jnp.where(flat == 0, 1, jnp.abs(flat))
+    lines = {k: unravel(size * jnp.asarray(draw.normal(size=flat.shape), flat.dtype)) for k in _LINES}
+    seen = steepness({"gradient": gradient}, at, lines)
+    return any(line.finite and not line.bounded for line in seen.values())
+
+
+def _gradient(problem: Problem, x: PyTree, y: PyTree) -> PyTree:
+    return problem.grad_lower(x, y)
+
+
+def _upper_gradient(problem: Problem, at: tuple[PyTree, PyTree]) -> PyTree:
+    return problem.grad_upper(*at)
+
+
+def _not_finite(problem: Problem, x: PyTree, y: PyTree) -> str:
+    """Which of the functions is not finite at (x0, y0)."""
+    found = {
+        "upper(x0, y0)": problem.value_upper(x, y),
+        "lower(x0, y0)": problem.value_lower(x, y),
+        "problem.grad_upper(x0, y0)": problem.grad_upper(x, y),
+        "problem.grad_lower(x0, y0)": problem.grad_lower(x, y),
+    }
+    broken = [name for name, value in found.items() if not bool(_tree.all_finite(value))]
+    if not broken:
+        return "All are finite at x0 and y0, but not where the search for the lower solution leads from there."
+    return f"Not finite: {', '.join(broken)}."
+
+
+def descended(problem: Problem, solver: Solver, x: PyTree, y: PyTree) -> tuple[PyTree, Counts] | None:
+    """A y below the one given where g is strongly convex in y, by L-BFGS, which needs no convexity; None where it finds
+    none: where g has no lower bound, or y is a saddle.
+    """
+    from scipy.optimize import minimize as descend  # only who needs it waits for it
+
+    problem = _damped(problem, solver)
+    flat, unravel = ravel_pytree(y)
+
+    def value(at: Any) -> tuple[float, Any]:
+        level, slope = _flat_lower(problem, x, unravel(jnp.asarray(at, flat.dtype)))
+        return float(level), np.asarray(slope, float)
+
+    with np.errstate(all="ignore"):
+        found = descend(
+            value, np.asarray(flat, float), jac=True, method="L-BFGS-B", options={"maxiter": _DESCENT_STEPS}
+        )
+    end = unravel(jnp.asarray(found.x, flat.dtype))
+    if not np.isfinite(found.fun) or not bool(_tree.all_finite(end)):
+        return None
+    seen = _Curvatures.at(problem, x, end)
+    good = np.isfinite(seen).all() and seen.smallest > 0 and not seen.flat
+    return (end, Counts(grad_lower=int(found.nfev))) if good else None
+
+
+@_compile.jit
+def _flat_lower(problem: Problem, x: PyTree, y: PyTree) -> tuple[Scalar, Array]:
+    level, slope = problem.value_and_grad_lower(x, y)
+    return level, ravel_pytree(slope)[0]
