@@ -4,7 +4,7 @@ import signal
 import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from typing import Any
 
 import equinox as eqx
@@ -71,7 +71,15 @@ class Driver:
         first = not self.snapshot.history and (self.solver.looks_ahead or self.goal.rtol > 0)
         return 1 if first else min(every - step % every, steps - step)
 
-    def advance(self, steps: int, callbacks: Sequence[AnyCallback], interrupted: Callable[[], bool]) -> Status | None:
+    def agreed(self, status: Status | None) -> Status | None:
+        """The status that ends the run in all processes, if one of them has one."""
+        statuses = list(Status)
+        (number,) = self.problem.place.agreed([0 if status is None else 1 + statuses.index(status)])
+        return statuses[number - 1] if number else None
+
+    def advance(
+        self, steps: int, callbacks: Sequence[AnyCallback], ended: Callable[[], Status | None]
+    ) -> Status | None:
         """Up to `steps` steps, in slices, and the row that describes them; the status if the run ends with them."""
         limits = [c.most_calls for c in callbacks if isinstance(c, Callback) and c.most_calls is not None]
         calls = min(limits, default=MOST_CALLS)
@@ -79,6 +87,7 @@ class Driver:
         while left and status is None:
             start = time.perf_counter()
             part = 1 if self.pace == 0 else max(1, min(left, int(SLICE / self.pace)))
+            (part,) = self.problem.place.agreed([part])  # clocks differ, and programs of several processes must not
             done = self._chunk(part, max(calls - int(self.snapshot.counts.total), 1))
             seconds, taken = time.perf_counter() - start, int(done.steps)
             self.run_seconds += seconds
@@ -90,7 +99,7 @@ class Driver:
                 left = 0
             polled = (c.poll(self.run_seconds) for c in callbacks if isinstance(c, Callback))
             status = status or next((answer for answer in polled if answer), None)
-            status = status or (Status.INTERRUPTED if interrupted() else None)
+            status = self.agreed(status or ended())
         if info is not None:
             self.snapshot.history.append(self._row(info))
         return status
@@ -286,20 +295,38 @@ def goal_of(tol: float | None, rtol: float | None, default: bool, dtype: Any) ->
 
 
 @contextmanager
-def interruptible() -> Iterator[Callable[[], bool]]:
-    """Turn the first Ctrl-C into a flag; the second one is Python's own."""
-    previous = signal.getsignal(signal.SIGINT)
+def ending(terminated: bool) -> Iterator[Callable[[], Status | None]]:
+    """The status of a run that is asked to end: by Ctrl-C, and, if it is `terminated` by SIGTERM, by that."""
+    with interruptible() as interrupted, noted(signal.SIGTERM) if terminated else nullcontext(lambda: False) as asked:
+
+        def ended() -> Status | None:
+            if asked():
+                return Status.PREEMPTED
+            return Status.INTERRUPTED if interrupted() else None
+
+        yield ended
+
+
+def interruptible() -> AbstractContextManager[Callable[[], bool]]:
+    """Turn the first Ctrl-C into a flag."""
+    return noted(signal.SIGINT)
+
+
+@contextmanager
+def noted(number: signal.Signals) -> Iterator[Callable[[], bool]]:
+    """Turn the first signal of this kind into a flag; the second one does what it did before."""
+    previous = signal.getsignal(number)
     if threading.current_thread() is not threading.main_thread() or previous in (signal.SIG_IGN, None):
         yield lambda: False  # signals go to the main thread only, and a background job (nohup) ignores this one
         return
-    pressed = []
+    seen = []
 
-    def on_interrupt(number: int, frame: Any) -> None:
-        pressed.append(True)
-        signal.signal(signal.SIGINT, previous)
+    def on_signal(number: int, frame: Any) -> None:
+        seen.append(True)
+        signal.signal(number, previous)
 
-    signal.signal(signal.SIGINT, on_interrupt)
+    signal.signal(number, on_signal)
     try:
-        yield lambda: bool(pressed)
+        yield lambda: bool(seen)
     finally:
-        signal.signal(signal.SIGINT, previous)
+        signal.signal(number, previous)

@@ -23,6 +23,7 @@ from proxbi.certificate import Bounds as Bounds
 from proxbi.certificate import Certificate as Certificate
 from proxbi.certificate import certify as certify
 from proxbi.checkpoint import CheckpointError as CheckpointError
+from proxbi.distributed import shard as shard
 from proxbi.hypergradient import AID as AID
 from proxbi.hypergradient import ITD as ITD
 from proxbi.hypergradient import ControlledHypergradient as ControlledHypergradient

@@ -23,6 +23,7 @@ def checked(problem: Problem, solver: Solver, x0: PyTree, y0: PyTree) -> tuple[P
         raise TypeError(f"problem must be a proxbi Problem, got {type(problem).__name__}.")
     if not isinstance(solver, Solver):
         raise TypeError(f"solver must be a proxbi Solver such as ProxBiO(...), got {type(solver).__name__}.")
+    problem, x0, y0 = problem.place.entered(problem, solver, x0, y0)
     x0, y0 = _check.float_tree("x0", x0), _check.float_tree("y0", y0)
     _require_one_dtype(x0, y0)
     problem = eqx.tree_at(
@@ -40,7 +41,7 @@ def checked(problem: Problem, solver: Solver, x0: PyTree, y0: PyTree) -> tuple[P
 
 @_compile.jit  # operation by operation it takes several times as long
 def _first(problem: Problem, solver: Solver, x0: PyTree, y0: PyTree) -> PyTree:
-    return solver.init(problem, x0, y0)
+    return problem.place.kept(solver.init(problem, x0, y0))
 
 
 def _require_one_dtype(x: PyTree, y: PyTree) -> None:

@@ -16,6 +16,7 @@ from jax.tree_util import Partial
 from jaxtyping import PyTree
 
 from proxbi import _tree
+from proxbi._place import HERE, Place
 from proxbi._tree import Scalar
 from proxbi.regularizers import Regularizer, Zero
 from proxbi.rows import Batch, Rows, mean_over_blocks
@@ -96,6 +97,11 @@ class Problem(eqx.Module):
         if not isinstance(self.regularizer, Regularizer):
             given = type(self.regularizer).__name__
             raise TypeError(f"regularizer must be a proxbi Regularizer such as L1(0.1), got {given}.")
+
+    @property
+    def place(self) -> Place:
+        """Where x, y and the rows are."""
+        return HERE
 
     @property
     def lower_moves(self) -> bool:
