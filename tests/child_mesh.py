@@ -1,5 +1,5 @@
 """Runs on meshes of 1, 2 and 4 virtual devices in a process of its own, which writes down what came out: `child_mesh.py
-FOLDER`.
+PART FOLDER`.
 """
 
 import json
@@ -13,10 +13,12 @@ import jax.numpy as jnp
 import numpy as np
 
 import proxbi
-from proxbi import AID, CG, Box, GradientDescent, Minibatch, NegativeCappedL1, Problem, ProxBiO, ProxSOBA, Rows, glm
+from proxbi import AID, CG, L1, AdaptiveProxBiO, Box, GradientDescent, Problem, ProxBiO, ProxSOBA, Rows, glm
+from proxbi._loop import Goal, advance
+from proxbi._validate import checked
 from proxbi.distributed import row_mesh
 
-ROWS, TRUSTED, WIDTH, CLASSES = 403, 50, 6, 3  # 403 is a prime, and so are 50 + 1
+ROWS, TRUSTED, WIDTH, CLASSES = 203, 50, 6, 3
 
 
 def data(rows: int = ROWS, dtype: Any = None) -> dict[str, Any]:
@@ -36,7 +38,7 @@ def data(rows: int = ROWS, dtype: Any = None) -> dict[str, Any]:
 
 
 def linear(rows: int = ROWS, dtype: Any = None, h: Any = None) -> Problem:
-    h = NegativeCappedL1(2e-4, 2.0) if h is None else h
+    h = L1(5e-4) if h is None else h
     return glm.linear_model(**data(rows, dtype), loss="softmax", weights=jax.nn.sigmoid, ridge=0.1, regularizer=h)
 
 
@@ -61,7 +63,8 @@ def general(rows: int = ROWS, dtype: Any = None, h: Any = None) -> Problem:
 
 PROBLEMS = {"linear": linear, "general": general}
 FIXED = ProxBiO(AID(GradientDescent(0.5, steps=10), CG(steps=20, tol=1e-10)), step_size=200.0)
-SHORT = ProxBiO(AID(GradientDescent(0.5, steps=2), CG(steps=3)), step_size=20.0)
+BATCHES = ProxSOBA(2.0, 0.5, batch=16)
+DEFAULT = AdaptiveProxBiO(memory=8)
 
 
 def starts(rows: int = ROWS, dtype: Any = None) -> tuple[Any, Any]:
@@ -82,11 +85,8 @@ def collectives(text: str) -> dict[str, int]:
     return found
 
 
-def program(problem: Problem, solver: Any, rows: int) -> dict[str, int]:
+def program(problem: Problem, solver: Any, rows: int = ROWS) -> dict[str, int]:
     """What the compiled step of a solver sends."""
-    from proxbi._loop import Goal, advance
-    from proxbi._validate import checked
-
     x0, y0 = starts(rows)
     problem, x0, y0, state = checked(problem, solver, x0, y0)
     number = np.int32(1)
@@ -94,33 +94,73 @@ def program(problem: Problem, solver: Any, rows: int) -> dict[str, int]:
     return collectives(lowered.compile().as_text())
 
 
-def main(folder: str) -> None:
+def oracles(problem: Problem) -> dict[str, int]:
+    """How many all-reduces a gradient, a product with g_yy and one with g_xy take."""
+    problem, x, y, _ = checked(problem, FIXED, *starts())
+    calls = {
+        "grad_lower": lambda p, x, y: p.grad_lower(x, y),
+        "hvp": lambda p, x, y: p.hvp(x, y)(y),
+        "cross": lambda p, x, y: p.cross(x, y)(y),
+    }
+    texts = {name: jax.jit(call).lower(problem, x, y).compile().as_text() for name, call in calls.items()}
+    return {name: len(re.findall(r" all-reduce(-start)?\(", text)) for name, text in texts.items()}
+
+
+def fixed(said: dict[str, Any], out: dict[str, Any], name: str, meshes: tuple[int, ...], dtype: Any = None) -> None:
+    """50 steps of ProxBiO without a mesh (0 devices) and on several, on one of them twice."""
+    plain = PROBLEMS[name](dtype=dtype)
+    for count in meshes:
+        problem = proxbi.shard(plain, row_mesh(jax.devices()[:count])) if count else plain
+        runs = [proxbi.minimize(problem, *starts(dtype=dtype), FIXED, steps=50) for _ in range(1 + (count == 2))]
+        out[f"{name}-{count}"], said[f"{name}-{count}"] = np.asarray(runs[0].x), runs[0].objective
+        if len(runs) > 1:
+            out[f"{name}-again"] = np.asarray(runs[1].x)
+
+
+def default(said: dict[str, Any], out: dict[str, Any], meshes: tuple[int, ...]) -> None:
+    for count in meshes:
+        problem = linear(h=Box(-3.0, 3.0))
+        problem = proxbi.shard(problem, row_mesh(jax.devices()[:count])) if count else problem
+        result = proxbi.minimize(problem, *starts(), DEFAULT, rtol=1e-6)
+        out[f"default-{count}"], said[f"default-{count}"] = np.asarray(result.x), result.objective
+        said[f"default-status-{count}"] = result.status.name
+        said[f"default-stationarity-{count}"] = result.stationarity
+
+
+def batches(out: dict[str, Any], meshes: tuple[int, ...]) -> None:
+    for count in meshes:
+        problem = proxbi.shard(general(), row_mesh(jax.devices()[:count])) if count else general()
+        out[f"batches-{count}"] = np.asarray(proxbi.minimize(problem, *starts(), BATCHES, steps=20).x)
+
+
+def quick(said: dict[str, Any], out: dict[str, Any]) -> None:
     jax.config.update("jax_enable_x64", True)
-    out, said = {}, {}
-    devices = jax.devices()
+    fixed(said, out, "linear", (0, 2, 4))
+    fixed(said, out, "general", (0, 4))
+    mesh = row_mesh(jax.devices()[:4])
     for name, make in PROBLEMS.items():
-        plain = make()
-        for count in (0, 1, 2, 4):  # 0: without a mesh
-            problem = proxbi.shard(plain, row_mesh(devices[:count])) if count else plain
-            result = proxbi.minimize(problem, *starts(), FIXED, steps=50)
-            out[f"{name}-{count}"] = np.asarray(result.x)
-            said[f"{name}-{count}"] = result.objective
-            if count == 2:
-                again = proxbi.minimize(problem, *starts(), FIXED, steps=50)
-                out[f"{name}-again"] = np.asarray(again.x)
-    for count in (1, 4):
-        mesh = row_mesh(devices[:count])
-        result = proxbi.minimize(proxbi.shard(linear(h=Box(-3.0, 3.0)), mesh), *starts())
-        out[f"default-{count}"] = np.asarray(result.x)
-        said[f"default-{count}"] = result.objective
-        said[f"status-{count}"] = result.status.name
-        result = proxbi.minimize(proxbi.shard(general(), mesh), *starts(), Minibatch(SHORT, batch=16), steps=20)
-        out[f"batches-{count}"] = np.asarray(result.x)
-    mesh = row_mesh(devices[:4])
-    for name, make in PROBLEMS.items():
-        said[f"sent-{name}"] = [program(proxbi.shard(make(rows), mesh), FIXED, rows) for rows in (403, 4030)]
-    said["sent-default"] = program(proxbi.shard(linear(h=Box(-3.0, 3.0)), mesh), proxbi.AdaptiveProxBiO(), ROWS)
-    said["sent-batches"] = program(proxbi.shard(general(), mesh), ProxSOBA(0.1, 0.1, batch=16), ROWS)
+        said[f"oracles-{name}"] = oracles(proxbi.shard(make(), mesh))
+    said["sent"] = [program(proxbi.shard(linear(rows), mesh), FIXED, rows) for rows in (ROWS, 10 * ROWS)]
+
+
+def slow(said: dict[str, Any], out: dict[str, Any]) -> None:
+    jax.config.update("jax_enable_x64", True)
+    default(said, out, (0, 1, 2, 4))
+    batches(out, (0, 4))
+    mesh = row_mesh(jax.devices()[:4])
+    said["sent-default"] = program(proxbi.shard(linear(), mesh), DEFAULT)
+    said["sent-batches"] = program(proxbi.shard(general(), mesh), BATCHES)
+    said["sent-general"] = program(proxbi.shard(general(), mesh), FIXED)
+
+
+def single(said: dict[str, Any], out: dict[str, Any]) -> None:
+    fixed(said, out, "linear", (0, 1, 2, 4), jnp.float32)
+
+
+def main(part: str, folder: str) -> None:
+    out: dict[str, Any] = {}
+    said: dict[str, Any] = {}
+    {"quick": quick, "slow": slow, "single": single}[part](said, out)
     np.savez(Path(folder) / "arrays.npz", **out)
     (Path(folder) / "said.json").write_text(json.dumps(said))
 
