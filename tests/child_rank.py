@@ -1,5 +1,5 @@
-"""One of several processes of a run: `child_rank.py FOLDER`, with its rank in the environment. It joins the others, runs
-on their mesh, is told to differ from them, and then runs until it is asked to end.
+"""One of several processes of a run, with its rank in the environment: `child_rank.py FOLDER [WHAT [STEPS]]`. It joins
+the others, runs on their mesh, is told to differ from them, and then runs until it is asked to end.
 """
 
 import sys
@@ -24,6 +24,7 @@ def differing(problem: proxbi.Problem, rank: int) -> list[str]:
     x0, y0 = starts()
     attempts: list[dict[str, Any]] = [
         {"x0": x0[: len(x0) - rank], "y0": y0},
+        {"x0": x0 + 1e-9 * rank, "y0": y0},
         {"x0": x0, "y0": y0, "steps": 5 + rank},
         {"x0": x0, "y0": y0, "callbacks": [Checkpoint("/proc/nowhere")]},  # of which only rank 0 knows
     ]
@@ -37,25 +38,35 @@ def differing(problem: proxbi.Problem, rank: int) -> list[str]:
     return said
 
 
-def main(folder: str, *what: str) -> None:
-    out = Path(folder)
+def say(row: dict[str, Any], snapshot: Any) -> None:
+    print(row["step"], flush=True)
+
+
+def write(path: Path, result: proxbi.Result) -> None:
+    path.write_bytes(bytes(memoryview(result.x).cast("B")))
+
+
+def ended(problem: proxbi.Problem, out: Path, steps: int) -> proxbi.Result:
+    """A run with checkpoints, resumed if there are any."""
+    folder = out / "checkpoints"
+    options = {"steps": steps, "every": 5, "callbacks": [Checkpoint(folder), say], "resume": folder}
+    return proxbi.minimize(problem, *starts(), FIXED, **options)
+
+
+def main(folder: str, what: str = "all", steps: str = str(ENDLESS)) -> None:
+    out, rank = Path(folder), LAUNCH.process_id
     jax.config.update("jax_enable_x64", True)
-    rank = LAUNCH.process_id
     problem = proxbi.shard(linear())
-    assert initialize() == LAUNCH  # a second call changes nothing
-    record = Record(out / f"record-{rank}.csv")
-    result = proxbi.minimize(problem, *starts(), FIXED, steps=50, callbacks=[record])
-    with (out / f"x-{rank}.bin").open("wb") as file:
-        file.write(bytes(memoryview(result.x).cast("B")))
-    (out / f"said-{rank}.txt").write_text("\n".join(differing(problem, rank)))
-
-    def say(row: dict[str, Any], snapshot: Any) -> None:
-        print(row["step"], flush=True)
-
-    if "once" in what:
+    if what == "resume":
+        write(out / f"x-{rank}.bin", ended(problem, out, int(steps)))
         return
-    checkpoints = Checkpoint(out / "checkpoints")
-    result = proxbi.minimize(problem, *starts(), FIXED, steps=ENDLESS, every=5, callbacks=[checkpoints, say])
+    assert initialize() == LAUNCH  # a second call changes nothing
+    result = proxbi.minimize(problem, *starts(), FIXED, steps=50, callbacks=[Record(out / f"record-{rank}.csv")])
+    write(out / f"x-{rank}.bin", result)
+    if what == "once":
+        return
+    (out / f"said-{rank}.txt").write_text("\n".join(differing(problem, rank)))
+    result = ended(problem, out, ENDLESS)
     print(result.status.name, result.steps, flush=True)
     sys.exit(result.status.exit_code)
 

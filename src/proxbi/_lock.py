@@ -6,8 +6,10 @@ from pathlib import Path
 
 try:
     import fcntl
-except ImportError:  # Windows: no such locks, and nothing is refused
-    fcntl = None  # type: ignore[assignment]
+except ImportError:  # Windows has no such locks, and nothing is refused there
+    LOCKS = False
+else:
+    LOCKS = True
 
 NAME = ".lock"
 
@@ -22,7 +24,7 @@ class Lock:
     def __init__(self, folder: Path):
         """Take the lock of `folder`, which must be there."""
         self.path, self._file = folder / NAME, -1
-        while fcntl is not None and not self._taken():
+        while LOCKS and not self._taken():
             pass
 
     def release(self) -> None:

@@ -131,7 +131,7 @@ class Checkpoint(Callback):
     """Save the run into `folder` after every chunk (or every `every` chunks), keeping the last `keep` files.
 
     Pass the same folder as `resume=` to go on after any kind of stop, `kill -9` and power cuts included. A run that
-    starts anew refuses a folder that has checkpoints in it already, and so does one that finds another run at work there.
+    starts anew refuses a folder that has checkpoints in it already; any run refuses one that another run is writing to.
     SIGTERM ends the run with a checkpoint and `Status.PREEMPTED`: `sys.exit(result.status.exit_code)` then says 75. Of
     several processes the first one writes.
     """

@@ -124,8 +124,8 @@ class _Found(NamedTuple):
 
 
 def _from_open_mpi(environ: Mapping[str, str]) -> _Found | None:
-    """Open MPI tells how many there are and which this is, but not where rank 0 runs: that is known where all run on one
-    machine.
+    """Open MPI tells how many there are and which this is, but not where rank 0 runs: that is known only where all of
+    them run on one machine.
     """
     count, rank = _integer(environ, "OMPI_COMM_WORLD_SIZE"), _integer(environ, "OMPI_COMM_WORLD_RANK")
     if count is None or rank is None:

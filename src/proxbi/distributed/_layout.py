@@ -1,8 +1,9 @@
 r"""How rows lie on a mesh: in N >= n places of which every device has the same number, in the order of the rows.
 
-N depends on n alone: a run goes on with the same numbers, up to rounding, on another number of devices. It is a multiple
-of `UNITS`, and so of the numbers of devices that divide `UNITS`. The N - n last places hold copies of the last row, so
-that no function meets a row that it could not stand; they have weight 0, and their entries of x are 0 and stay 0.
+N depends on n alone: a run goes on with the same numbers, up to rounding, on another number of devices. It is a
+multiple of `UNITS`, and so of the numbers of devices that divide `UNITS`. The N - n last places hold copies of the last
+row, so that no function meets a row that it could not stand; they have weight 0, and their entries of x are 0 and stay
+0.
 """
 
 from collections.abc import Callable, Iterable
@@ -64,8 +65,10 @@ def spread(mesh: Mesh, count: int, read: Callable[[int, int], PyTree]) -> PyTree
     sizes = {size for leaf in jax.tree.leaves(read(0, 1)) for size in np.shape(leaf)[1:]}
     places = places_for(count, sizes)
     where = sharding(mesh, 0)
-    spans = {d: index[0].indices(places) for d, index in where.addressable_devices_indices_map((places,)).items()}
-    blocks = [(device, _with_copies(read, start, stop, count)) for device, (start, stop, _) in spans.items()]
+    blocks = []
+    for device, index in where.addressable_devices_indices_map((places,)).items():
+        start, stop, _ = (index or (slice(None),))[0].indices(places)
+        blocks.append((device, _with_copies(read, start, stop, count)))
     structure = jax.tree.structure(blocks[0][1])
     leaves = []
     for parts in zip(*(jax.tree.leaves(block) for _, block in blocks), strict=True):

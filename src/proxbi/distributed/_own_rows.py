@@ -7,6 +7,7 @@ before that is looked at: at a point such as 0 a derivative may vanish by chance
 """
 
 from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 import jax
@@ -54,7 +55,11 @@ def _require_own_terms(problem: Any, x: PyTree, y: PyTree, flags: list[bool], fe
     for level in ("upper", "lower"):
         function, source = _here(getattr(problem, level), few, 0), getattr(problem.data, level)
         batch = Batch(_here(source.rows, 1, source.places), jnp.zeros(1, jnp.int32), len(source))
-        _require_none(level, lambda x, f=function, b=batch: f(x, y, b), x, flags, first=int(level == "lower"))
+        _require_none(level, partial(_swapped, function, y, batch), x, flags, first=int(level == "lower"))
+
+
+def _swapped(function: Callable[..., Any], y: PyTree, batch: Batch, x: PyTree) -> Any:
+    return function(x, y, batch)
 
 
 def _require_mean(problem: Any, x: PyTree, y: PyTree, flags: list[bool], few: int) -> None:

@@ -13,7 +13,7 @@ from jaxtyping import Array, Float, PyTree
 from proxbi import _check
 from proxbi._place import Place
 from proxbi.distributed import _layout, _ranks
-from proxbi.distributed._digest import digests
+from proxbi.distributed._digest import described, digests
 from proxbi.distributed._own_rows import require_own_rows
 from proxbi.distributed._parts import enlarged, has_rows
 
@@ -44,9 +44,7 @@ class RowPlace(Place):
     def entered(self, problem: Any, solver: Any, x0: PyTree, y0: PyTree) -> tuple[Any, PyTree, PyTree]:
         """x0 padded and spread, y0 on all devices, and the problem with what it has to know of both."""
         x0, y0 = _check.float_tree("x0", x0), _check.float_tree("y0", y0)
-        self.require_alike(
-            solver=jax.tree.structure(solver), x0=_described(x0), y0=_described(y0), x64=jax.config.jax_enable_x64
-        )
+        self.require_alike(jax=jax.__version__, solver=jax.tree.structure(solver), x0=described(x0), y0=described(y0))
         self._require_length(x0)
         x = jax.tree.map(lambda leaf: self._placed(leaf, self._axis_of_x(leaf)), x0)
         y = jax.tree.map(lambda leaf: self._placed(leaf, None), y0)
@@ -206,7 +204,3 @@ def _axis(a: tuple[int, ...], b: tuple[int, ...], large: int, places: int) -> Ax
         if entries > 0 and before == entries * large and after - before == entries * places:
             return number, entries
     return None
-
-
-def _described(tree: PyTree) -> list[str]:
-    return [f"{jax.tree_util.keystr(p)}{a.dtype}{a.shape}" for p, a in jax.tree_util.tree_leaves_with_path(tree)]

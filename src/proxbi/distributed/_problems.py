@@ -46,8 +46,16 @@ class LinearModelOnMesh(LinearModel):
 
     def filled_by(self, fill: PyTree) -> "LinearModelOnMesh":
         """With these entries of x in the place of those of no row."""
-        levels = [replace(level, weights=replace(level.weights, fill=fill)) for level in (self.upper, self.lower)]  # type: ignore[type-var]
-        return replace(self, upper=levels[0], lower=levels[1])
+        upper, lower = (eqx.tree_at(_fill, level, fill, is_leaf=_is_none) for level in (self.upper, self.lower))
+        return replace(self, upper=upper, lower=lower)
+
+
+def _fill(level: Any) -> PyTree:
+    return level.weights.fill
+
+
+def _is_none(node: Any) -> bool:
+    return node is None
 
 
 class ProblemOnMesh(Problem):

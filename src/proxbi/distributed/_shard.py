@@ -11,6 +11,7 @@ from jax.sharding import Mesh
 from jaxtyping import PyTree
 
 from proxbi.distributed import _layout
+from proxbi.distributed._digest import described
 from proxbi.distributed._parts import OfRows, SpreadRows, has_rows, on_rows
 from proxbi.distributed._place_of_rows import RowPlace
 from proxbi.distributed._problems import LinearModelOnMesh, ProblemOnMesh
@@ -80,7 +81,7 @@ def _linear_model(problem: LinearModel, mesh: Mesh) -> LinearModelOnMesh:
     train, held_out = (problem.data[level.part].design.rows for level in (problem.lower, problem.upper))
     places = data[problem.lower.part].design.rows
     layout = RowPlace(mesh, train, places)
-    layout.require_alike(data=_shapes(problem.data), regularizer=jax.tree.structure(problem.regularizer))
+    layout.require_alike(data=described(problem.data), regularizer=described(problem.regularizer))
 
     def level(given: WeightedLoss, count: int) -> WeightedLoss:
         own = data[given.part].design.rows
@@ -119,7 +120,8 @@ def _on_rows(problem: Problem, mesh: Mesh) -> ProblemOnMesh:
     rows: Rows = problem.data
     upper, lower = (_level(name, getattr(rows, name), mesh) for name in ("upper", "lower"))
     layout = RowPlace(mesh, len(lower), lower.places)
-    layout.require_alike(data=_shapes((upper, lower)), regularizer=jax.tree.structure(problem.regularizer))
+    given = [_given(source) for source in (rows.upper, rows.lower)]
+    layout.require_alike(data=described(given), regularizer=described(problem.regularizer))
     h = on_rows(_spread_leaves(problem.regularizer, mesh, len(lower), lower.places), len(lower), lower.places)
     return ProblemOnMesh(
         _spread_leaves(problem.upper, mesh, 0, 0),
@@ -142,6 +144,11 @@ def _level(name: str, source: Any, mesh: Mesh) -> SpreadRows:
     return SpreadRows(put, len(source))
 
 
+def _given(source: Any) -> PyTree:
+    """The rows of a level, or what tells them from others."""
+    return source.rows if isinstance(source, ArrayRows) else jax.tree.map(np.asarray, source.describe())
+
+
 def _is_source(node: Any) -> bool:
     return isinstance(node, ArrayRows | RowSource)
 
@@ -157,7 +164,3 @@ def _spread_leaves(tree: PyTree, mesh: Mesh, count: int, places: int) -> PyTree:
         return _layout.on_all(mesh, leaf)
 
     return jax.tree.map(one, tree)
-
-
-def _shapes(tree: PyTree) -> list[str]:
-    return [f"{jax.tree_util.keystr(p)}{a.dtype}{a.shape}" for p, a in jax.tree_util.tree_leaves_with_path(tree)]
