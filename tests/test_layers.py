@@ -36,6 +36,7 @@ ORDER = [
     ["result"],
     ["checkpoint"],
     ["_lock"],
+    ["_memory"],
     ["callbacks"],
     ["_estimate"],
     ["_driver"],

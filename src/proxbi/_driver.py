@@ -16,6 +16,7 @@ from jaxtyping import Array, Bool, PRNGKeyArray, PyTree
 from proxbi import _check, _compile, _loop
 from proxbi._estimate import estimated
 from proxbi._loop import Chunk, Goal
+from proxbi._memory import memory_short
 from proxbi.callbacks import AnyCallback, Callback
 from proxbi.certificate import Bounds, Certificate
 from proxbi.problem import Counts, Problem, in_blocks
@@ -57,9 +58,12 @@ class Driver:
 
     def compile(self) -> None:
         """Zero steps through the compiled chunk: what it takes is the time to compile, nothing if that was done
-        before.
+        before. A program without room to run is refused.
         """
         start = time.perf_counter()
+        short = memory_short(_loop.advance.thorough, self._arguments(0, MOST_CALLS, self.snapshot.state))
+        if self.problem.place.agreed([int(bool(short))])[0]:
+            raise MemoryError(short or "another process of this run has too little memory, and says how much.")
         jax.block_until_ready(self._chunk(0, MOST_CALLS))
         self.compile_seconds = time.perf_counter() - start
 
@@ -222,11 +226,13 @@ class Driver:
         return Goal(max(self.goal.tol, self.goal.rtol * history[0]["stationarity"]), -1.0)
 
     def _chunk(self, steps: int, calls: int, state: PyTree = None) -> Chunk:
-        numbers: list[Any] = [np.int32(a) for a in (self.snapshot.step, steps, calls)]
-        first, number, most = numbers
         state = self.snapshot.state if state is None else state
-        done = _loop.advance(self.problem, self.solver, state, self.key, first, number, self.goal, most)
-        return on_host(done)
+        return on_host(_loop.advance(*self._arguments(steps, calls, state)))
+
+    def _arguments(self, steps: int, calls: int, state: PyTree) -> tuple[Any, ...]:
+        """What `advance` takes."""
+        first, number, most = (np.int32(a) for a in (self.snapshot.step, steps, calls))
+        return self.problem, self.solver, state, self.key, first, number, self.goal, most
 
     def _row(self, info: Info) -> dict[str, Any]:
         upper, penalty = self.objective(self.snapshot.state.y)

@@ -19,6 +19,7 @@ from proxbi.callbacks import Record as Record
 from proxbi.callbacks import Run as Run
 from proxbi.callbacks import StopBelow as StopBelow
 from proxbi.callbacks import TimeLimit as TimeLimit
+from proxbi.callbacks import Watchdog as Watchdog
 from proxbi.certificate import Bounds as Bounds
 from proxbi.certificate import Certificate as Certificate
 from proxbi.certificate import certify as certify

@@ -2,11 +2,15 @@
 
 import csv
 import sys
+import threading
+import traceback
 import warnings
 from collections.abc import Callable
 from os import PathLike
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TextIO
+
+import jax
 
 from proxbi import _check, checkpoint
 from proxbi._lock import Lock, Locked
@@ -189,6 +193,51 @@ class Checkpoint(Callback):
 
     def _write(self, snapshot: Snapshot) -> None:
         checkpoint.save(self.folder, snapshot, self._fingerprint, self.keep)
+
+
+class Watchdog(Callback):
+    """Say where a run stands if no step ends for `seconds`: the rank, the last step, and what every thread is doing.
+    Once for each such time; the run is left alone. A process that waits for another that is gone looks so.
+    """
+
+    def __init__(self, seconds: float = 600.0, file: TextIO | None = None):
+        """`file` is where it is said; by default standard error."""
+        _check.positive("seconds", _check.as_float(seconds))
+        self.seconds, self.file = float(seconds), file
+        self._beats, self._step = 0, 0
+
+    def open(self, run: Run) -> None:
+        self._step, self._rank = run.first, jax.process_index()
+        self._ended = threading.Event()
+        threading.Thread(target=self._watch, args=(self._ended,), daemon=True, name="proxbi-watchdog").start()
+
+    def __call__(self, row: dict[str, Any], snapshot: Snapshot) -> None:
+        self._beats, self._step = self._beats + 1, snapshot.step
+
+    def poll(self, seconds: float) -> Status | None:
+        self._beats += 1
+        return None
+
+    def close(self, snapshot: Snapshot) -> None:
+        self._ended.set()
+
+    def _watch(self, ended: threading.Event) -> None:
+        seen, told = self._beats, False
+        while not ended.wait(self.seconds):
+            if self._beats != seen:
+                seen, told = self._beats, False
+            elif not told:
+                told = True
+                self._tell()
+
+    def _tell(self) -> None:
+        begun = f"after step {self._step}" if self._beats else "compiling, or in the first step"
+        lines = [f"proxbi: no step has ended for {self.seconds:g} s. Rank {self._rank}, {begun}. Where each thread is:"]
+        names = {thread.ident: thread.name for thread in threading.enumerate()}
+        for number, frame in sys._current_frames().items():
+            if number != threading.get_ident():
+                lines += [f"  {names.get(number, number)}:", *(line.rstrip() for line in traceback.format_stack(frame))]
+        print("\n".join(lines), file=self.file or sys.stderr, flush=True)
 
 
 class StopBelow(Callback):
