@@ -88,7 +88,7 @@ def collectives(text: str) -> dict[str, int]:
 def program(problem: Problem, solver: Any, rows: int = ROWS) -> dict[str, int]:
     """What the compiled step of a solver sends."""
     x0, y0 = starts(rows)
-    problem, x0, y0, state = checked(problem, solver, x0, y0)
+    problem, x0, y0, state = checked(problem, solver, x0, y0, anywhere=True)
     number = np.int32(1)
     lowered = advance.thorough.lower(problem, solver, state, jax.random.key(0), number, number, Goal(), number)
     return collectives(lowered.compile().as_text())
@@ -96,7 +96,7 @@ def program(problem: Problem, solver: Any, rows: int = ROWS) -> dict[str, int]:
 
 def oracles(problem: Problem) -> dict[str, int]:
     """How many all-reduces a gradient, a product with g_yy and one with g_xy take."""
-    problem, x, y, _ = checked(problem, FIXED, *starts())
+    problem, x, y, _ = checked(problem, FIXED, *starts(), anywhere=True)
     calls = {
         "grad_lower": lambda p, x, y: p.grad_lower(x, y),
         "hvp": lambda p, x, y: p.hvp(x, y)(y),

@@ -247,6 +247,12 @@ def test_what_has_no_rows_cannot_be_spread() -> None:
         shard(Problem(child_mesh.upper, child_mesh.lower, data=loader))
 
 
+def test_a_mesh_is_for_minimize() -> None:
+    x0, y0 = child_mesh.starts()
+    with pytest.raises(TypeError, match="problem is on a mesh, which is for minimize alone"):
+        proxbi.sweep(shard(linear()), [child_mesh.FIXED], x0, y0)
+
+
 def test_rows_of_a_file_are_read_by_those_who_need_them(tmp_path: Path) -> None:
     parts = child_mesh.data()
     levels = {}

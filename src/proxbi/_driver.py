@@ -61,7 +61,7 @@ class Driver:
         before. A program without room to run is refused.
         """
         start = time.perf_counter()
-        short = memory_short(_loop.advance.thorough, self._arguments(0, MOST_CALLS, self.snapshot.state))
+        short = memory_short(_compiled, self._arguments(0, MOST_CALLS, self.snapshot.state))
         if self.problem.place.agreed([int(bool(short))])[0]:
             raise MemoryError(short or "another process of this run has too little memory, and says how much.")
         jax.block_until_ready(self._chunk(0, MOST_CALLS))
@@ -256,6 +256,11 @@ class _Reading:
     def __init__(self, row: dict[str, Any]):
         self.stationarity = row["stationarity"]
         self.relative = float("nan") if row["relative"] is None else row["relative"]
+
+
+def _compiled(*arguments: Any) -> Any:
+    """The program that `_chunk` runs on large arrays."""
+    return _loop.advance.thorough.lower(*arguments).compile()
 
 
 def on_host(done: Chunk) -> Chunk:

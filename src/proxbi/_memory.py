@@ -1,5 +1,6 @@
 """Whether a compiled program has room to run, before it does: the compiler knows what it will ask for."""
 
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -11,16 +12,16 @@ _WORTH_A_LOOK = 2**28  # bytes of arguments: what smaller programs need beside t
 _GIB = 2**30
 
 
-def memory_short(program: Any, arguments: tuple[Any, ...]) -> str:
-    """Why the program has no room on a device of this process, and what would have; empty where it has, or where the
-    arguments are so small that nobody need ask.
+def memory_short(compiled: Callable[..., Any], arguments: tuple[Any, ...]) -> str:
+    """Why the program that `compiled` makes for the arguments has no room on a device of this process, and what would
+    have; empty where it has, or where the arguments are so small that nobody need ask.
     """
     leaves = [leaf for leaf in jax.tree.leaves(arguments) if isinstance(leaf, jax.Array)]
     held = sum(shard.data.nbytes for leaf in leaves for shard in leaf.addressable_shards[:1])
     if held < _WORTH_A_LOOK:
         return ""
     # JAX keeps what is compiled here: the call that follows compiles nothing.
-    stats = program.lower(*arguments).compile().memory_analysis()
+    stats = compiled(*arguments).memory_analysis()
     if stats is None:
         return ""
     needed = stats.temp_size_in_bytes + stats.output_size_in_bytes - stats.alias_size_in_bytes

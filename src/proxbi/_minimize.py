@@ -101,7 +101,7 @@ def minimize(
     if polish:
         _require_polish(solver, streamed)
     problem = on_sample(problem, solver) if streamed else problem
-    problem, x0, y0, first = checked(problem, solver, x0, y0)
+    problem, x0, y0, first = checked(problem, solver, x0, y0, anywhere=True)
     every = solver.reports_every if every is None else every
     _check.positive_int("every", every)
     if isinstance(solver, OnBatches):
