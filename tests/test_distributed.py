@@ -88,6 +88,7 @@ def test_a_gather_would_be_seen() -> None:
 
 
 @pytest.mark.slow
+@pytest.mark.hours  # two minutes on two busy cores, most of it compiling
 def test_the_default_solver_and_batches_on_meshes(tmp_path: Path) -> None:
     said, x = child("slow", tmp_path)
     for count in (0, 1, 2, 4):
