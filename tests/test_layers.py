@@ -13,7 +13,7 @@ import proxbi
 
 ROOT = Path(proxbi.__file__).parent
 ORDER = [
-    ["_tree", "_check", "_compile", "_module"],
+    ["_tree", "_check", "_compile", "_module", "_place"],
     ["regularizers"],
     ["rows"],
     ["problem"],
@@ -35,6 +35,8 @@ ORDER = [
     ["_loop"],
     ["result"],
     ["checkpoint"],
+    ["_lock"],
+    ["_memory"],
     ["callbacks"],
     ["_engine"],
     ["_estimate"],
@@ -46,6 +48,7 @@ ORDER = [
     ["_many"],
     ["_compare"],
     ["_programs", "_process"],
+    ["distributed"],
     ["_public"],
     ["datasets"],
     ["plot"],
@@ -151,7 +154,7 @@ def test_what_is_public_is_there() -> None:
 
 MODULES = {"callbacks", "certificate", "checkpoint", "linear", "lower", "newton", "problem", "result"}
 PACKAGES = {"analytic", "cleaning", "cli", "datasets", "experiments", "glm", "hypergradient", "linear_model", "plot"}
-PACKAGES |= {"regularizers", "report", "rows", "solvers", "theory"}
+PACKAGES |= {"distributed", "regularizers", "report", "rows", "solvers", "theory"}
 
 
 def test_modules_without_public_names_are_private() -> None:

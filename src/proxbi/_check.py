@@ -116,6 +116,8 @@ def _finite(where: str, leaf: Any) -> None:
         return
     if isinstance(leaf, jax.Array) and (not jnp.issubdtype(leaf.dtype, jnp.inexact) or _finite_where_it_lies(leaf)):
         return
+    if isinstance(leaf, jax.Array) and not leaf.is_fully_addressable:
+        raise ValueError(f"{where} has NaN or infinite values.")  # where, other processes know
     values = np.asarray(leaf)
     if values.dtype.kind not in "fc":
         return
@@ -131,8 +133,12 @@ def _all_finite(array: Array) -> Array:
 
 
 def _finite_where_it_lies(array: Array) -> bool:
-    """Whether an array on an accelerator is finite: gigabytes are not copied for that. On a CPU NumPy looks at them."""
-    return all(device.platform != "cpu" for device in array.devices()) and bool(_all_finite(array))
+    """Whether an array on an accelerator, or on several devices, is finite: gigabytes are not copied for that. On a CPU
+    NumPy looks at them.
+    """
+    devices = array.devices()
+    lies_afar = len(devices) > 1 or all(device.platform != "cpu" for device in devices)
+    return lies_afar and bool(_all_finite(array))
 
 
 def _number(name: str, value: Array, holds: Callable[[Any], Any], expected: str) -> None:

@@ -4,7 +4,7 @@ import signal
 import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from typing import Any
 
 import equinox as eqx
@@ -17,6 +17,7 @@ from proxbi import _check, _compile, _loop
 from proxbi._cause import LOCAL, descended, named
 from proxbi._estimate import estimated
 from proxbi._loop import Chunk, Goal
+from proxbi._memory import memory_short
 from proxbi._validate import first_state
 from proxbi.callbacks import AnyCallback, Callback
 from proxbi.certificate import Bounds, Certificate
@@ -60,9 +61,12 @@ class Driver:
 
     def compile(self) -> None:
         """Zero steps through the compiled chunk: what it takes is the time to compile, nothing if that was done
-        before.
+        before. A program without room to run is refused.
         """
         start = time.perf_counter()
+        short = memory_short(_compiled, self._arguments(0, MOST_CALLS, self.snapshot.state))
+        if self.problem.place.agreed([int(bool(short))])[0]:
+            raise MemoryError(short or "another process of this run has too little memory, and says how much.")
         jax.block_until_ready(self._chunk(0, MOST_CALLS))
         self.compile_seconds = time.perf_counter() - start
 
@@ -74,7 +78,15 @@ class Driver:
         first = not self.snapshot.history and (self.solver.looks_ahead or self.goal.rtol > 0)
         return 1 if first else min(every - step % every, steps - step)
 
-    def advance(self, steps: int, callbacks: Sequence[AnyCallback], interrupted: Callable[[], bool]) -> Status | None:
+    def agreed(self, status: Status | None) -> Status | None:
+        """The status that ends the run in all processes, if one of them has one."""
+        statuses = list(Status)
+        (number,) = self.problem.place.agreed([0 if status is None else 1 + statuses.index(status)])
+        return statuses[number - 1] if number else None
+
+    def advance(
+        self, steps: int, callbacks: Sequence[AnyCallback], ended: Callable[[], Status | None]
+    ) -> Status | None:
         """Up to `steps` steps, in slices, and the row that describes them; the status if the run ends with them."""
         limits = [c.most_calls for c in callbacks if isinstance(c, Callback) and c.most_calls is not None]
         calls = min(limits, default=MOST_CALLS)
@@ -82,6 +94,7 @@ class Driver:
         while left and status is None:
             start = time.perf_counter()
             part = 1 if self.pace == 0 else max(1, min(left, int(SLICE / self.pace)))
+            (part,) = self.problem.place.agreed([part])  # clocks differ, and programs of several processes must not
             done = self._chunk(part, max(calls - int(self.snapshot.counts.total), 1))
             seconds, taken = time.perf_counter() - start, int(done.steps)
             self.run_seconds += seconds
@@ -93,7 +106,7 @@ class Driver:
                 left = 0
             polled = (c.poll(self.run_seconds) for c in callbacks if isinstance(c, Callback))
             status = status or next((answer for answer in polled if answer), None)
-            status = status or (Status.INTERRUPTED if interrupted() else None)
+            status = self.agreed(status or ended())
         if info is not None:
             self.snapshot.history.append(self._row(info))
         return status
@@ -232,11 +245,13 @@ class Driver:
         return Goal(max(self.goal.tol, self.goal.rtol * history[0]["stationarity"]), -1.0)
 
     def _chunk(self, steps: int, calls: int, state: PyTree = None) -> Chunk:
-        numbers: list[Any] = [np.int32(a) for a in (self.snapshot.step, steps, calls)]
-        first, number, most = numbers
         state = self.snapshot.state if state is None else state
-        done = _loop.advance(self.problem, self.solver, state, self.key, first, number, self.goal, most)
-        return on_host(done)
+        return on_host(_loop.advance(*self._arguments(steps, calls, state)))
+
+    def _arguments(self, steps: int, calls: int, state: PyTree) -> tuple[Any, ...]:
+        """What `advance` takes."""
+        first, number, most = (np.int32(a) for a in (self.snapshot.step, steps, calls))
+        return self.problem, self.solver, state, self.key, first, number, self.goal, most
 
     def _row(self, info: Info) -> dict[str, Any]:
         upper, penalty = self.objective(self.snapshot.state.y)
@@ -260,6 +275,11 @@ class _Reading:
     def __init__(self, row: dict[str, Any]):
         self.stationarity = row["stationarity"]
         self.relative = float("nan") if row["relative"] is None else row["relative"]
+
+
+def _compiled(*arguments: Any) -> Any:
+    """The program that `_chunk` runs on large arrays."""
+    return _loop.advance.thorough.lower(*arguments).compile()
 
 
 def on_host(done: Chunk) -> Chunk:
@@ -305,20 +325,38 @@ def goal_of(tol: float | None, rtol: float | None, default: bool, dtype: Any) ->
 
 
 @contextmanager
-def interruptible() -> Iterator[Callable[[], bool]]:
-    """Turn the first Ctrl-C into a flag; the second one is Python's own."""
-    previous = signal.getsignal(signal.SIGINT)
+def ending(terminated: bool) -> Iterator[Callable[[], Status | None]]:
+    """The status of a run that is asked to end: by Ctrl-C, and, if it is `terminated` by SIGTERM, by that."""
+    with interruptible() as interrupted, noted(signal.SIGTERM) if terminated else nullcontext(lambda: False) as asked:
+
+        def ended() -> Status | None:
+            if asked():
+                return Status.PREEMPTED
+            return Status.INTERRUPTED if interrupted() else None
+
+        yield ended
+
+
+def interruptible() -> AbstractContextManager[Callable[[], bool]]:
+    """Turn the first Ctrl-C into a flag."""
+    return noted(signal.SIGINT)
+
+
+@contextmanager
+def noted(number: signal.Signals) -> Iterator[Callable[[], bool]]:
+    """Turn the first signal of this kind into a flag; the second one does what it did before."""
+    previous = signal.getsignal(number)
     if threading.current_thread() is not threading.main_thread() or previous in (signal.SIG_IGN, None):
         yield lambda: False  # signals go to the main thread only, and a background job (nohup) ignores this one
         return
-    pressed = []
+    seen = []
 
-    def on_interrupt(number: int, frame: Any) -> None:
-        pressed.append(True)
-        signal.signal(signal.SIGINT, previous)
+    def on_signal(number: int, frame: Any) -> None:
+        seen.append(True)
+        signal.signal(number, previous)
 
-    signal.signal(signal.SIGINT, on_interrupt)
+    signal.signal(number, on_signal)
     try:
-        yield lambda: bool(pressed)
+        yield lambda: bool(seen)
     finally:
-        signal.signal(signal.SIGINT, previous)
+        signal.signal(number, previous)

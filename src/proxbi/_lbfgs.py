@@ -28,6 +28,7 @@ adds a last row and column to the R of its block; R^-1 gains the column -R^-1 (S
 1 / <s, q>. Where there is no room left, the oldest block is emptied.
 """
 
+from collections.abc import Callable
 from typing import Any, NamedTuple
 
 import jax
@@ -35,6 +36,7 @@ import jax.numpy as jnp
 from jaxtyping import Array, Bool, Float, Int
 
 from proxbi import _tree
+from proxbi._place import HERE
 from proxbi._tree import Scalar
 
 _BLOCK = 8  # pairs: R of so many is well conditioned, and the two loops are eight times shorter
@@ -157,17 +159,18 @@ class Model(NamedTuple):
         return Model(factor * self.sigma + shift, self.basis, factor * self.inner)
 
 
-def model(pairs: Pairs) -> Model:
+def model(pairs: Pairs, orthonormal: Callable[[Array], Array] = HERE.orthonormal) -> Model:
     """The BFGS matrix of the pairs, oldest first, started from a multiple of I: |q| / |s| of the newest pair, and 0
     without pairs. (Of the two usual choices <s, q>/<s, s> makes steps too long and <q, q>/<s, q> too short: this is
     their geometric mean.) Updates are carried out on T alone, r = min(n, 2 pairs) rows, where they are exact.
+    `orthonormal` makes Q of the columns that it is to span.
     """
     count, n = pairs.curvatures.size, pairs.steps.shape[-1]
     order = (pairs.pushed + jnp.arange(count, dtype=pairs.pushed.dtype)) % count
     stacks = (pairs.steps.reshape(count, n), pairs.products.reshape(count, n), pairs.curvatures.reshape(count))
     steps, products, curvatures = (stack[order] for stack in stacks)
     sigma = steepness(pairs)
-    basis = jnp.linalg.qr(jnp.concatenate([steps, products]).T)[0]
+    basis = orthonormal(jnp.concatenate([steps, products]).T)
     small_steps, small_products = steps @ basis, products @ basis
 
     def update(k: Any, b: Array) -> Array:

@@ -87,7 +87,7 @@ def advance(
         fault = jnp.where((fault != Fault.NONE) & _overflows(state), int(Fault.DIVERGED), fault).astype(jnp.int32)
         good = fault == Fault.NONE
         return Chunk(
-            state=_tree.where(good, state, at.state),
+            state=problem.place.kept(_tree.where(good, state, at.state)),
             steps=at.steps + jnp.where(good, 1, 0),
             fault=fault,
             counts=at.counts + _tree.where(good, jax.tree.map(jnp.int32, info.counts), none),

@@ -6,6 +6,7 @@ state and reports why. A chunk whose steps are slow is cut into slices of about 
 limits act soon; where the cuts are changes no number.
 """
 
+import sys
 import warnings
 from collections.abc import Sequence
 from contextlib import ExitStack
@@ -15,14 +16,16 @@ from pathlib import Path
 from typing import Any
 
 import jax
+import jax.numpy as jnp
 from jaxtyping import PRNGKeyArray, PyTree
 
 from proxbi import _check, checkpoint
-from proxbi._driver import Driver, feasible, goal_of, interruptible
+from proxbi._driver import Driver, ending, feasible, goal_of
 from proxbi._estimate import require_rows_for
+from proxbi._place import HERE, Place
 from proxbi._streamed import Streamed, on_sample, rows_flow
 from proxbi._validate import checked
-from proxbi.callbacks import AnyCallback, Callback, Progress, Run
+from proxbi.callbacks import AnyCallback, Callback, Checkpoint, Progress, Run
 from proxbi.certificate import Bounds
 from proxbi.problem import Counts, Problem, in_blocks
 from proxbi.result import Result, Seconds, Snapshot, SolveError, Status
@@ -98,7 +101,7 @@ def minimize(
     if polish:
         _require_polish(solver, streamed)
     problem = on_sample(problem, solver) if streamed else problem
-    problem, x0, y0, first = checked(problem, solver, x0, y0)
+    problem, x0, y0, first = checked(problem, solver, x0, y0, anywhere=True)
     every = solver.reports_every if every is None else every
     _check.positive_int("every", every)
     if isinstance(solver, OnBatches):
@@ -106,33 +109,45 @@ def minimize(
     goal = goal_of(tol, rtol, default, jax.tree.leaves(x0)[0].dtype)
     described = given if streamed else problem
     snapshot = _first_snapshot(described, solver, first, resume)
+    problem.place.require_alike(steps=steps, every=every, tolerances=goal, step_to_resume_from=snapshot.step)
     key = jax.random.key(0) if key is None else key
     loop: Driver = Driver(problem, solver, key, snapshot, goal, bounds)
     if streamed:
         loop = Streamed(problem, given.data, solver, key, snapshot, goal, bounds)
     if snapshot.step == 0 and solver.looks_ahead and not feasible(problem, x0):
-        return _returned(loop.untouched(Status.INFEASIBLE_START), throw)
+        return _returned(_fetched(problem.place, loop.untouched(Status.INFEASIBLE_START)), throw)
 
-    with interruptible() as interrupted, ExitStack() as stack:
+    saves = any(isinstance(callback, Checkpoint) for callback in callbacks)
+    with ending(terminated=saves) as ended, ExitStack() as stack:
         stack.callback(loop.close)
         _open_callbacks(callbacks, Run(described, solver, steps, snapshot.step), stack, loop)
         loop.compile()
         status: Status | None = None
         while status is None and loop.snapshot.step < steps:
             rows = len(loop.snapshot.history)
-            status = loop.advance(loop.chunk(every, steps), callbacks, interrupted)
+            status = loop.advance(loop.chunk(every, steps), callbacks, ended)
             if status is Status.NEGATIVE_CURVATURE:
                 status = loop.descend(status)
             for row in loop.snapshot.history[rows:]:
                 asked = [callback(row, loop.snapshot) for callback in callbacks]
                 status = status or next((a if isinstance(a, Status) else Status.STOPPED for a in asked if a), None)
-            status = status or (Status.INTERRUPTED if interrupted() else None)
+            status = loop.agreed(status or ended())
             if status is None and loop.near():
                 status = loop.settle()
-        result = loop.result(status or Status.STEPS)
-    if polish and not result.status.failed and result.status is not Status.INTERRUPTED:
-        result = _polished(problem, result, steps, tol, rtol, bounds)
+        result = _fetched(problem.place, loop.result(status or Status.STEPS))
+    if polish and not result.status.failed and result.status not in (Status.INTERRUPTED, Status.PREEMPTED):
+        result = _polished(given, result, steps, tol, rtol, bounds)
     return _returned(result, throw)
+
+
+def _fetched(place: Place, result: Result) -> Result:
+    """The result as it would be on one device."""
+    if place is HERE:
+        return result
+    state = jax.tree.map(jnp.asarray, place.fetched(result.state.state))
+    return replace(
+        result, x=place.fetched_x(result.x), y=place.fetched_y(result.y), state=result.state._replace(state=state)
+    )
 
 
 def _require_polish(solver: Solver, streamed: bool) -> None:
@@ -200,21 +215,22 @@ def _with_bar(callbacks: Sequence[AnyCallback], progress: bool) -> Sequence[AnyC
 
 
 def _first_snapshot(problem: Problem, solver: Solver, state: PyTree, resume: Any) -> Snapshot:
-    first = Snapshot(0, state, Counts(), [])
+    first, place = Snapshot(0, state, Counts(), []), problem.place
     if resume is None:
         return first
     if isinstance(resume, Result):
         resume = resume.state
     if isinstance(resume, Snapshot):
-        if jax.eval_shape(lambda: resume.state) != jax.eval_shape(lambda: first.state):
+        if jax.eval_shape(lambda: resume.state) != place.shapes(first.state):
             raise ValueError("resume: its state does not fit this solver, x0 and y0.")
-        return resume
+        return resume._replace(state=place.put(resume.state))
     if not isinstance(resume, str | PathLike):
         raise TypeError(
             f"resume must be a Result, its .state, or a checkpoint file or folder, got {type(resume).__name__}."
         )
-    found = checkpoint.load(Path(fspath(resume)), first.state, checkpoint.fingerprint(problem, solver))
-    return found or first
+    like = first.state if place is HERE else place.shapes(first.state)
+    found = checkpoint.load(Path(fspath(resume)), like, checkpoint.fingerprint(problem, solver))
+    return first if found is None else found._replace(state=place.put(found.state))
 
 
 def _open_callbacks(callbacks: Sequence[AnyCallback], run: Run, stack: ExitStack, loop: Driver) -> None:
@@ -228,4 +244,7 @@ def _open_callbacks(callbacks: Sequence[AnyCallback], run: Run, stack: ExitStack
 
 
 def _close(callback: Callback, loop: Driver) -> None:
-    callback.close(loop.snapshot)
+    """Where one of several processes broke down, the others do not know, and must not be waited for."""
+    alone = loop.problem.place.shared and sys.exc_info()[0] is not None
+    if not alone:
+        callback.close(loop.snapshot)

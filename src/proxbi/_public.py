@@ -19,10 +19,12 @@ from proxbi.callbacks import Record as Record
 from proxbi.callbacks import Run as Run
 from proxbi.callbacks import StopBelow as StopBelow
 from proxbi.callbacks import TimeLimit as TimeLimit
+from proxbi.callbacks import Watchdog as Watchdog
 from proxbi.certificate import Bounds as Bounds
 from proxbi.certificate import Certificate as Certificate
 from proxbi.certificate import certify as certify
 from proxbi.checkpoint import CheckpointError as CheckpointError
+from proxbi.distributed import shard as shard
 from proxbi.hypergradient import AID as AID
 from proxbi.hypergradient import ITD as ITD
 from proxbi.hypergradient import ControlledHypergradient as ControlledHypergradient

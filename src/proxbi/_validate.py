@@ -12,20 +12,26 @@ import jax.numpy as jnp
 from jaxtyping import PyTree
 
 from proxbi import _check, _compile
+from proxbi._place import HERE
 from proxbi.problem import Problem, written
 from proxbi.solvers import Solver, traced_step
 
 _SWAPPED = "Are its arguments swapped? It is called as (x, y)."
 
 
-def checked(problem: Problem, solver: Solver, x0: PyTree, y0: PyTree) -> tuple[Problem, PyTree, PyTree, PyTree]:
+def checked(
+    problem: Problem, solver: Solver, x0: PyTree, y0: PyTree, *, anywhere: bool = False
+) -> tuple[Problem, PyTree, PyTree, PyTree]:
     """The arguments with JAX arrays for leaves and the solver's first state, or an error that says which of them is
-    wrong and why.
+    wrong and why. `anywhere`: also for problems on a mesh.
     """
     if not isinstance(problem, Problem):
         raise TypeError(f"problem must be a proxbi Problem, got {type(problem).__name__}.")
     if not isinstance(solver, Solver):
         raise TypeError(f"solver must be a proxbi Solver such as ProxBiO(...), got {type(solver).__name__}.")
+    if problem.place is not HERE and not anywhere:
+        raise TypeError("problem is on a mesh, which is for minimize alone: give the problem that shard was given.")
+    problem, x0, y0 = problem.place.entered(problem, solver, x0, y0)
     x0, y0 = _check.float_tree("x0", x0), _check.float_tree("y0", y0)
     _require_one_dtype(x0, y0)
     problem = eqx.tree_at(
@@ -43,7 +49,7 @@ def checked(problem: Problem, solver: Solver, x0: PyTree, y0: PyTree) -> tuple[P
 
 @_compile.jit  # operation by operation it takes several times as long
 def first_state(problem: Problem, solver: Solver, x0: PyTree, y0: PyTree) -> PyTree:
-    return solver.init(problem, x0, y0)
+    return problem.place.kept(solver.init(problem, x0, y0))
 
 
 def _require_one_dtype(x: PyTree, y: PyTree) -> None:

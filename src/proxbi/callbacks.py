@@ -2,13 +2,19 @@
 
 import csv
 import sys
+import threading
+import traceback
 import warnings
 from collections.abc import Callable
 from os import PathLike
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TextIO
+
+import jax
 
 from proxbi import _check, checkpoint
+from proxbi._lock import Lock, Locked
+from proxbi.checkpoint import CheckpointError
 from proxbi.problem import Problem
 from proxbi.result import Snapshot, Status
 from proxbi.solvers import Solver
@@ -58,7 +64,7 @@ class Progress(Callback):
         self._bar: Any = None
 
     def open(self, run: Run) -> None:
-        if not sys.stderr.isatty():
+        if not sys.stderr.isatty() or not run.problem.place.first:
             return
         try:
             from rich.console import Console
@@ -100,6 +106,9 @@ class Record(Callback):
         self.path = Path(path)
 
     def open(self, run: Run) -> None:
+        self._writes = run.problem.place.first
+        if not self._writes:
+            return
         kept = []
         if run.first and self.path.exists():
             with self.path.open(newline="") as file:
@@ -113,6 +122,8 @@ class Record(Callback):
                 writer.writerows(kept)
 
     def __call__(self, row: dict[str, Any], snapshot: Snapshot) -> None:
+        if not self._writes:
+            return
         with self.path.open("a", newline="") as file:
             writer = csv.DictWriter(file, row)
             if file.tell() == 0:
@@ -124,7 +135,9 @@ class Checkpoint(Callback):
     """Save the run into `folder` after every chunk (or every `every` chunks), keeping the last `keep` files.
 
     Pass the same folder as `resume=` to go on after any kind of stop, `kill -9` and power cuts included. A run that
-    starts anew refuses a folder that has checkpoints in it already.
+    starts anew refuses a folder that has checkpoints in it already; any run refuses one that another run is writing to.
+    SIGTERM ends the run with a checkpoint and `Status.PREEMPTED`: `sys.exit(result.status.exit_code)` then says 75. Of
+    several processes the first one writes.
     """
 
     def __init__(self, folder: str | PathLike[str], *, every: int = 1, keep: int = 3):
@@ -134,9 +147,11 @@ class Checkpoint(Callback):
         self.folder, self.every, self.keep = Path(folder), every, keep
         self._chunks = 0
         self._saved: int | None = None
+        self._lock: Lock | None = None
 
     def open(self, run: Run) -> None:
-        checkpoint.prepare(self.folder, run.first)
+        self._place = run.problem.place
+        self._place.by_first(lambda: self._prepare(run.first))
         self._fingerprint = checkpoint.fingerprint(run.problem, run.solver)
         self._saved = run.first
         self._chunks = 0
@@ -147,16 +162,82 @@ class Checkpoint(Callback):
             self._save(snapshot)
 
     def close(self, snapshot: Snapshot) -> None:
-        if snapshot.step != self._saved:
-            self._save(snapshot)
+        try:
+            if snapshot.step != self._saved:
+                self._save(snapshot)
+        finally:
+            if self._lock is not None:
+                self._lock.release()
+                self._lock = None
+
+    def _prepare(self, first: int) -> None:
+        checkpoint.require_writable(self.folder)
+        try:
+            self._lock = Lock(self.folder)
+        except Locked as error:
+            raise CheckpointError(str(error)) from None
+        try:
+            checkpoint.prepare(self.folder, first)
+        except BaseException:
+            self._lock.release()
+            raise
 
     def _save(self, snapshot: Snapshot) -> None:
+        whole = snapshot._replace(state=self._place.fetched(snapshot.state))
         try:
-            checkpoint.save(self.folder, snapshot, self._fingerprint, self.keep)
+            self._place.by_first(lambda: self._write(whole))
         except OSError as error:  # a full disk must not cost the run; the checkpoints before are intact
             warnings.warn(f"No checkpoint was saved at step {snapshot.step}: {error}. The run goes on.", stacklevel=2)
         else:
             self._saved = snapshot.step
+
+    def _write(self, snapshot: Snapshot) -> None:
+        checkpoint.save(self.folder, snapshot, self._fingerprint, self.keep)
+
+
+class Watchdog(Callback):
+    """Say where a run stands if no step ends for `seconds`: the rank, the last step, and what every thread is doing.
+    Once for each such time; the run is left alone. A process that waits for another that is gone looks so.
+    """
+
+    def __init__(self, seconds: float = 600.0, file: TextIO | None = None):
+        """`file` is where it is said; by default standard error."""
+        _check.positive("seconds", _check.as_float(seconds))
+        self.seconds, self.file = float(seconds), file
+        self._beats, self._step = 0, 0
+
+    def open(self, run: Run) -> None:
+        self._step, self._rank = run.first, jax.process_index()
+        self._ended = threading.Event()
+        threading.Thread(target=self._watch, args=(self._ended,), daemon=True, name="proxbi-watchdog").start()
+
+    def __call__(self, row: dict[str, Any], snapshot: Snapshot) -> None:
+        self._beats, self._step = self._beats + 1, snapshot.step
+
+    def poll(self, seconds: float) -> Status | None:
+        self._beats += 1
+        return None
+
+    def close(self, snapshot: Snapshot) -> None:
+        self._ended.set()
+
+    def _watch(self, ended: threading.Event) -> None:
+        seen, told = self._beats, False
+        while not ended.wait(self.seconds):
+            if self._beats != seen:
+                seen, told = self._beats, False
+            elif not told:
+                told = True
+                self._tell()
+
+    def _tell(self) -> None:
+        begun = f"after step {self._step}" if self._beats else "compiling, or in the first step"
+        lines = [f"proxbi: no step has ended for {self.seconds:g} s. Rank {self._rank}, {begun}. Where each thread is:"]
+        names = {thread.ident: thread.name for thread in threading.enumerate()}
+        for number, frame in sys._current_frames().items():
+            if number != threading.get_ident():
+                lines += [f"  {names.get(number, number)}:", *(line.rstrip() for line in traceback.format_stack(frame))]
+        print("\n".join(lines), file=self.file or sys.stderr, flush=True)
 
 
 class StopBelow(Callback):

@@ -114,7 +114,7 @@ def prepare(folder: Path, first: int) -> None:
 
 def fingerprint(problem: Problem, solver: Solver) -> dict[str, str]:
     """Digests of what must not change between a run and its resumption, by the names used in messages."""
-    parts = {field.name: _describe(getattr(problem, field.name)) for field in fields(problem)}
+    parts = {name: _describe(part) for name, part in problem.place.described(problem).items()}
     parts |= {"problem": iter([type(problem).__qualname__]), "solver": _describe(jax.tree.structure(solver))}
     return {name: hashlib.sha256("\n".join(lines).encode()).hexdigest() for name, lines in parts.items()}
 
@@ -142,7 +142,10 @@ def _read(path: Path, like: PyTree, expected: dict[str, str]) -> Snapshot:
             raise CheckpointError(
                 f"checkpoint {str(path)!r} has {name} as {found}, but x0 and y0 make it {leaf.dtype}{list(leaf.shape)}."
             )
-    state = jax.tree.unflatten(jax.tree.structure(like), [jnp.asarray(arrays[name]) for name in names])
+    # What is only a shape is put on a device by whoever asks, who knows on which.
+    abstract = any(isinstance(leaf, jax.ShapeDtypeStruct) for leaf in jax.tree.leaves(like))
+    leaves = [arrays[name] if abstract else jnp.asarray(arrays[name]) for name in names]
+    state = jax.tree.unflatten(jax.tree.structure(like), leaves)
     return Snapshot(described["step"], state, Counts(**described["counts"]), described["history"])
 
 

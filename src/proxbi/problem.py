@@ -16,6 +16,7 @@ from jax.tree_util import Partial
 from jaxtyping import PyTree
 
 from proxbi import _tree
+from proxbi._place import HERE, Place
 from proxbi._tree import Scalar
 from proxbi.regularizers import Regularizer, Zero
 from proxbi.rows import Batch, Rows, mean_over_blocks
@@ -105,6 +106,11 @@ class Problem(eqx.Module):
             raise TypeError(
                 "upper and lower are swapped: Problem(upper, lower) was given functions named the other way."
             )
+
+    @property
+    def place(self) -> Place:
+        """Where x, y and the rows are."""
+        return HERE
 
     @property
     def lower_moves(self) -> bool:

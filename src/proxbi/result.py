@@ -30,6 +30,10 @@ class Status(Enum):
     TIME = "The time limit was reached. Pass this result as resume= to go on."
     BUDGET = "The oracle budget was used up. Raise it, or pass this result as resume= to go on."
     INTERRUPTED = "Interrupted: what was reached is returned. Pass this result as resume= to go on."
+    PREEMPTED = (
+        "Asked to end (SIGTERM): the newest checkpoint holds what was reached. Start the same program again, with the "
+        "folder as resume=, to go on."
+    )
     PRECISION = (
         "Stopped at the limit of floating-point precision, before the tolerance was reached: the best point found is "
         "returned. In float32, switch to float64 (jax_enable_x64); in float64, loosen the tolerance or rescale."
@@ -104,11 +108,20 @@ class Status(Enum):
             Status.TIME,
             Status.BUDGET,
             Status.INTERRUPTED,
+            Status.PREEMPTED,
             Status.PRECISION,
             Status.ACTIVE_SET,
             Status.FLAT_START,
         )
         return self not in stopped
+
+    @property
+    def exit_code(self) -> int:
+        """What a program that ends with this status says to its shell: 0; 1 where the run broke down; 75 ("try again",
+        EX_TEMPFAIL) where it is to be resumed, which schedulers can be told to do; 130 after Ctrl-C.
+        """
+        special = {Status.PREEMPTED: 75, Status.INTERRUPTED: 130}
+        return special.get(self, int(self.failed))
 
 
 class Seconds(NamedTuple):

@@ -8,6 +8,7 @@ if find_spec("typer") is None or find_spec("rich") is None:
 
 from proxbi.cli import _clean as _clean  # each module adds its commands to the app
 from proxbi.cli import _demo as _demo
+from proxbi.cli import _mesh as _mesh
 from proxbi.cli import _reproduce as _reproduce
 from proxbi.cli import _verify as _verify
 from proxbi.cli._app import app

@@ -243,7 +243,7 @@ def _move(old: Point, new: Point, dx: PyTree) -> Move:
 
 def _proposed(problem: Problem, before: AdaptiveState, state: AdaptiveState) -> tuple[AdaptiveState, Int[Array, ""]]:
     """The state with its next trial, and the proxes that took."""
-    at, first, model = state.at, ~before.started, _lbfgs.model(state.pairs)
+    at, first, model = state.at, ~before.started, _lbfgs.model(state.pairs, problem.place.orthonormal)
     size = jnp.where(first, _tree.norm(at.found.grad), at.gap)
     radius = jnp.where(first, _first_radius(at, size), state.steering.radius)
     b = model.scaled(state.steering.relax, ratio(size, radius))

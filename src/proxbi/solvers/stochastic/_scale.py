@@ -211,7 +211,7 @@ def _spread(sample: Problem, x: PyTree) -> float:
 
 def entry_for_each_row(problem: Problem, x: PyTree) -> bool:
     """Whether all of x are entries for lower rows."""
-    rows = problem.lower_data.of if isinstance(problem.data, Rows) else 0
+    rows = problem.place.places_for(problem.lower_data.of) if isinstance(problem.data, Rows) else 0
     return rows > 0 and all(leaf.ndim > 0 and leaf.shape[0] == rows for leaf in jax.tree.leaves(x))
 
 

@@ -1,0 +1,66 @@
+"""What the processes of a run tell one another, outside of compiled code: a few numbers now and then.
+
+All of it goes through `jax.experimental.multihost_utils`, which every process must call in the same order.
+"""
+
+import hashlib
+from collections.abc import Callable
+from typing import Any
+
+import jax
+import numpy as np
+from jax.experimental import multihost_utils
+
+_MESSAGE = 1024  # bytes of an error that other processes are told
+
+
+def first_nonzero(numbers: list[int]) -> list[int]:
+    """For each number, that of the lowest rank where it is not 0; 0 if there is none."""
+    table = gathered(np.asarray(numbers, np.int32))
+    return [next((int(n) for n in column if n), 0) for column in table.T]
+
+
+def gathered(numbers: np.ndarray) -> np.ndarray:
+    """The arrays of all ranks, stacked."""
+    if jax.process_count() == 1:
+        return numbers[None]
+    return np.asarray(multihost_utils.process_allgather(numbers))
+
+
+def require_alike(settings: dict[str, Any]) -> None:
+    """Refuse settings in which ranks differ: all ranks raise the same error, which names the settings and the ranks."""
+    digests = [hashlib.sha256(repr(value).encode()).digest()[:8] for value in settings.values()]
+    table = gathered(np.frombuffer(b"".join(digests), np.uint32).reshape(len(digests), 2))
+    found = [difference(name, table[:, k]) for k, name in enumerate(settings)]
+    if told := [one for one in found if one]:
+        raise ValueError(
+            f"the processes of this run do not agree: {'; '.join(told)}. Start all of them with the same program, "
+            "arguments and data."
+        )
+
+
+def difference(name: str, digests: np.ndarray) -> str:
+    """Which ranks have something else than rank 0, in words; empty if none."""
+    others = np.flatnonzero((digests != digests[0]).any(axis=1))
+    if not len(others):
+        return ""
+    return f"{name} differs on rank{'s' if len(others) > 1 else ''} {', '.join(map(str, others))} from that on rank 0"
+
+
+def by_first(action: Callable[[], None]) -> None:
+    """Rank 0 does it; if it fails, all ranks raise: the others would wait for it for ever."""
+    error: Exception | None = None
+    if jax.process_index() == 0:
+        try:
+            action()
+        except Exception as caught:
+            error = caught
+    kind = 0 if error is None else 1 if isinstance(error, OSError) else 2
+    message = np.zeros(1 + _MESSAGE, np.uint8)
+    text = np.frombuffer(f"{kind}{error or ''}".encode()[: len(message)], np.uint8)
+    message[: len(text)] = text
+    told = bytes(gathered(message)[0]).rstrip(b"\0").decode(errors="replace")
+    if error is not None:
+        raise error
+    if told[0] != "0":
+        raise (OSError if told[0] == "1" else RuntimeError)(f"rank 0: {told[1:]}")

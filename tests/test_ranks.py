@@ -1,0 +1,125 @@
+"""Several processes: the same run as in one, agreement before it, and one end for all of them."""
+
+import os
+import signal
+import socket
+import subprocess
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+import child_mesh
+from proxbi import minimize, shard
+from proxbi.checkpoint import checkpoints
+
+pytestmark = pytest.mark.slow
+CHILD = Path(__file__).with_name("child_rank.py")
+PATIENCE = 300  # seconds for a process to end: one that hangs must not stop the tests
+
+
+@contextmanager
+def ranks(count: int, *arguments: str, variables: str = "jax") -> Iterator[list[subprocess.Popen[str]]]:
+    """Processes that find one another by what a launcher would leave in their environment; none is left behind."""
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        address = f"127.0.0.1:{probe.getsockname()[1]}"
+    started = []
+    for rank in range(count):
+        names = {
+            "jax": {"JAX_NUM_PROCESSES": str(count), "JAX_PROCESS_ID": str(rank)},
+            "slurm": {
+                "SLURM_JOB_ID": "1",
+                "SLURM_STEP_NODELIST": "localhost",
+                "SLURM_NTASKS": str(count),
+                "SLURM_PROCID": str(rank),
+                "SLURM_LOCALID": str(rank),
+            },
+            "mpirun": {"OMPI_COMM_WORLD_SIZE": str(count), "OMPI_COMM_WORLD_RANK": str(rank)},
+        }[variables]
+        plain = {name: value for name, value in os.environ.items() if name != "XLA_FLAGS"}  # one device each
+        environment = plain | {"JAX_PLATFORMS": "cpu", "JAX_COORDINATOR_ADDRESS": address} | names
+        command = [sys.executable, str(CHILD), *arguments]
+        started.append(subprocess.Popen(command, env=environment, text=True, stdout=subprocess.PIPE, cwd=CHILD.parent))
+    try:
+        yield started
+    finally:
+        for process in started:
+            process.kill()
+            process.communicate()
+
+
+def test_two_processes_are_one_run(tmp_path: Path) -> None:
+    with ranks(2, str(tmp_path)) as processes:
+        for line in processes[0].stdout or ():
+            if line.strip().isdigit() and int(line) >= 30:
+                processes[1].send_signal(signal.SIGTERM)
+                break
+        ends = [process.communicate(timeout=PATIENCE)[0].splitlines()[-1] for process in processes]
+        assert [process.returncode for process in processes] == [75, 75]
+    step = int(ends[0].removeprefix("PREEMPTED "))
+    assert ends == [f"PREEMPTED {step}"] * 2
+    assert int(checkpoints(tmp_path / "checkpoints")[0].stem.removeprefix("step-")) == step
+
+    x = [np.frombuffer((tmp_path / f"x-{rank}.bin").read_bytes()) for rank in (0, 1)]
+    assert x[0].tobytes() == x[1].tobytes()
+    plain = minimize(child_mesh.linear(), *child_mesh.starts(), child_mesh.FIXED, steps=50)
+    np.testing.assert_allclose(x[0], plain.x, rtol=0, atol=1e-12)
+    np.testing.assert_array_equal(x[0] == 0, np.asarray(plain.x) == 0)
+    assert [path.name for path in tmp_path.glob("record-*")] == ["record-0.csv"]
+
+    said = [(tmp_path / f"said-{rank}.txt").read_text().splitlines() for rank in (0, 1)]
+    for lines in said:
+        assert lines[0].startswith("the processes of this run do not agree: x0 differs on rank 1 from that on rank 0")
+        assert lines[1].startswith("the processes of this run do not agree: x0 differs on rank 1")
+        assert lines[2].startswith("the processes of this run do not agree: steps differs on rank 1")
+        assert lines[3].endswith("folder '/proc/nowhere' cannot be written: No such file or directory.")
+
+    # The run goes on in one process, where the two left it.
+    options = {"steps": step + 10, "every": 5}
+    resumed = minimize(
+        shard(child_mesh.linear()), *child_mesh.starts(), child_mesh.FIXED, **options, resume=tmp_path / "checkpoints"
+    )
+    straight = minimize(child_mesh.linear(), *child_mesh.starts(), child_mesh.FIXED, **options)
+    np.testing.assert_allclose(resumed.x, straight.x, rtol=0, atol=1e-12)
+    assert resumed.steps == step + 10
+
+
+@pytest.mark.hours
+@pytest.mark.parametrize(("count", "variables"), [(4, "jax"), (2, "slurm"), (3, "mpirun")])
+def test_launchers(count: int, variables: str, tmp_path: Path) -> None:
+    with ranks(count, str(tmp_path), "once", variables=variables) as processes:
+        assert [process.wait(timeout=PATIENCE) for process in processes] == [0] * count
+    plain = minimize(child_mesh.linear(), *child_mesh.starts(), child_mesh.FIXED, steps=50)
+    for rank in range(count):
+        x = np.frombuffer((tmp_path / f"x-{rank}.bin").read_bytes())
+        np.testing.assert_allclose(x, plain.x, rtol=0, atol=1e-12)
+
+
+@pytest.mark.hours
+def test_killed_at_random_moments(tmp_path: Path) -> None:
+    """kill -9 of rank 0 or of another, and a new start of all: in the end it is as if nothing had happened."""
+    draw = np.random.default_rng(0)
+    done = 0
+    for attempt in range(20):
+        until = done + int(draw.integers(5, 60))
+        with ranks(2, str(tmp_path), "resume", str(10**8)) as processes:
+            for line in processes[0].stdout or ():
+                if line.strip().isdigit() and int(line) >= until:
+                    processes[attempt % 2].kill()
+                    break
+            for process in processes:
+                process.kill()  # the other one would wait for the heartbeat
+        done = int(checkpoints(tmp_path / "checkpoints")[0].stem.removeprefix("step-"))
+        assert done >= until - 5
+    last = done + 5
+    with ranks(2, str(tmp_path), "resume", str(last)) as processes:
+        assert [process.wait(timeout=PATIENCE) for process in processes] == [0, 0]
+    straight = tmp_path / "straight"
+    straight.mkdir()
+    with ranks(2, str(straight), "resume", str(last)) as processes:
+        assert [process.wait(timeout=PATIENCE) for process in processes] == [0, 0]
+    assert (straight / "x-0.bin").read_bytes() == (tmp_path / "x-0.bin").read_bytes()
