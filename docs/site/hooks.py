@@ -39,9 +39,9 @@ def on_files(files: Files, config: Any) -> Files:
     return files
 
 
-def on_page_markdown(markdown: str, page: Any, **_: Any) -> str:
-    """Names of the library in code font are links to the API; the API pages link docstrings, where they are read."""
-    return markdown if page.file.src_uri.startswith("api/") else linked(markdown)
+def on_page_markdown(markdown: str, **_: Any) -> str:
+    """Names of the library in code font are links to the API."""
+    return linked(markdown)
 
 
 _FORMULA = re.compile(r'<(span|div) class="arithmatex">\\[(\[](.*?)\\[)\]]</\1>', re.DOTALL)

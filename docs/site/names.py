@@ -47,9 +47,8 @@ def short_names() -> dict[str, str]:
     return {name.rsplit(".", 1)[1]: name for name in sorted(documented(), key=lambda name: -name.count("."))}
 
 
-_CODE = re.compile(
-    r"(^```.*?^```$|^    .*$|\[[^\]]*\]\([^)]*\)|^#.*$)|`((?:proxbi\.)?[\w.]+)(\([^`]*\))?`", re.M | re.S
-)
+_KEPT = r"^```.*?^```$|^    [^\n]*$|^#[^\n]*$|\[[^\]]*\][(\[][^)\]]*[)\]]"
+_CODE = re.compile(rf"({_KEPT})|`((?:proxbi\.)?[\w.]+)(\([^`]*\))?`", re.MULTILINE | re.DOTALL)
 """What stays as it is (blocks of code, links, headings), or a name in code font, perhaps called."""
 
 
