@@ -16,13 +16,19 @@ import snippets
 ROOT = Path(__file__).parents[1]
 PAGES = sorted([ROOT / "README.md", *(ROOT / "docs").rglob("*.md")])
 RUN = {str(page.relative_to(ROOT)): page for page in PAGES if snippets.blocks(page.read_text())}
-QUICK = {"docs/problem.md", "docs/citing.md"}
-"""Pages that take a few seconds. The others are `slow`: up to 40, mostly for compiling."""
+QUICK = {"README.md", "docs/problem.md", "docs/citing.md"}
+"""Pages that take a few seconds."""
+IN_CI = {"docs/start.md", "docs/troubleshooting.md", "docs/certificates.md"}
+"""What a new user runs first. The others, up to a minute each and mostly for compiling, run before a release."""
 
 
-@pytest.mark.parametrize(
-    "page", [page if page in QUICK else pytest.param(page, marks=pytest.mark.slow) for page in RUN]
-)
+def _marks(page: str) -> list[pytest.MarkDecorator]:
+    if page in QUICK:
+        return []
+    return [pytest.mark.slow] if page in IN_CI else [pytest.mark.slow, pytest.mark.hours]
+
+
+@pytest.mark.parametrize("page", [pytest.param(page, marks=_marks(page)) for page in RUN])
 def test_a_page_prints_what_it_says(page: str, tmp_path: Path) -> None:
     env = {**os.environ, "JAX_ENABLE_X64": "0", "PYTHONPATH": os.pathsep.join(sys.path)}
     command = [sys.executable, ROOT / "docs" / "site" / "snippets.py", RUN[page], "--folder", tmp_path]
