@@ -79,7 +79,7 @@ bench: install
 # The same rules with other names: the site needs the library, to run its pages, and not the tools of the tests.
 docs:
 	@$(MAKE) --no-print-directory install VENV=$(DOCS_VENV) PINS=$(DOCS_PINS)
-	$(DOCS_VENV)/bin/python -m mkdocs build $(ARGS)
+	NO_MKDOCS_2_WARNING=1 $(DOCS_VENV)/bin/python -m mkdocs build $(ARGS)
 	@echo "Open build/site/index.html"
 
 gallery: install

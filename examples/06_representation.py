@@ -63,7 +63,7 @@ numbers = [3, 4, 6, 8, 12, 16, 24, 30]
 maps = {
     "all inputs": (jnp.eye(INPUTS), GREY, "s"),
     "features learned": (result.x, BLUE, "o"),
-    "features known": (jnp.asarray(directions), ORANGE, "^"),
+    "true directions, of length 1": (jnp.asarray(directions), ORANGE, "^"),
 }
 for name, (each, colour, marker) in maps.items():
     left.plot(numbers, [error(each, rows) for rows in numbers], marker=marker, color=colour, label=name)
@@ -73,7 +73,7 @@ left.set(
 )
 left.set_xticks(numbers, map(str, numbers), minor=False)
 left.minorticks_off()
-left.legend()
+left.legend(loc="lower left")
 overlap = np.linalg.svd(np.linalg.qr(np.asarray(result.x))[0].T @ directions)[1]
 bars = right.bar([f"{place + 1}" for place in range(FEATURES)], overlap, color=BLUE, width=0.6)
 right.bar_label(bars, fmt="%.3f")

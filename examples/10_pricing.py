@@ -11,6 +11,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from proxbi import Box, Problem, minimize, value_and_hypergradient
+from matplotlib.patches import Rectangle
 from shared import BLUE, GREEN, ORANGE, PURPLE, figure, options, save
 
 given = options(__doc__)
@@ -29,7 +30,7 @@ def upper(x, y):  # minus the profit; a little of each good they have already
 
 
 path = []
-problem = Problem(upper, lower, Box(jnp.array([0.2, 0.2]), jnp.array([2.6, 1.9])))
+problem = Problem(upper, lower, Box(jnp.array([0.2, 0.2]), jnp.array([2.6, 1.3])))
 result = minimize(
     problem,
     jnp.array([0.5, 0.6]),
@@ -53,10 +54,10 @@ demand = jax.jit(
 canvas = figure(9.5, 4)
 left, right = canvas.subplots(1, 2, width_ratios=[1.25, 1])
 drawn = left.contourf(prices, prices, np.asarray(profit).reshape(GRID, GRID), 14, cmap="cividis")
-left.add_patch(__import__("matplotlib").patches.Rectangle((0.2, 0.2), 2.4, 1.7, fill=False, ec="white", ls="--"))
+left.add_patch(Rectangle((0.2, 0.2), 2.4, 1.1, fill=False, ec="white", ls="--"))
 left.plot(*path.T, "o-", color=ORANGE, ms=5)
 left.plot(*result.x, "*", color=ORANGE, ms=18, mec="white")
-left.text(0.4, 1.95, "bounded by law", color="white", fontsize=9)
+left.text(0.4, 1.35, "bounded by law", color="white", fontsize=9)
 left.set(
     xlabel="price of the first good",
     ylabel="price of the second",

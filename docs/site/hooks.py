@@ -45,6 +45,7 @@ def on_page_markdown(markdown: str, **_: Any) -> str:
 
 
 _FORMULA = re.compile(r'<(span|div) class="arithmatex">\\[(\[](.*?)\\[)\]]</\1>', re.DOTALL)
+_OPERATOR = re.compile(r"(\\min|\\max|\\sup|\\text\{arg min\})_(\{[^}]*\}|\\?\w)")
 
 
 def on_page_content(content: str, **_: Any) -> str:
@@ -53,5 +54,11 @@ def on_page_content(content: str, **_: Any) -> str:
 
 
 def _mathml(found: re.Match[str]) -> str:
+    tex = html.unescape(found[2]).strip().replace(r"\arg\min", r"\text{arg min}")
     display = "block" if found[1] == "div" else "inline"
-    return convert(html.unescape(found[2]).strip(), display=display)
+    if display == "block":  # what an operator ranges over stands below it
+        tex = _OPERATOR.sub(r"\\underset{\2}{\1}", tex)
+    made = convert(tex, display=display)
+    if "\\" in made:
+        raise ValueError(f"a command that latex2mathml does not know: {tex}")
+    return made

@@ -20,6 +20,7 @@ import shlex
 import subprocess
 import sys
 import tempfile
+from itertools import zip_longest
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -42,7 +43,7 @@ def blocks(text: str) -> list[Block]:
     """The blocks of a page that are executed."""
     found = []
     fences = [each for each in _FENCE.finditer(text) if each["kind"] in ("python", "console", "output")]
-    for fence, after in zip(fences, [*fences[1:], None], strict=True):
+    for fence, after in zip_longest(fences, fences[1:]):
         if fence["kind"] == "output":
             continue
         follows = after is not None and after["kind"] == "output" and text[fence.end() : after.start()].strip() == ""

@@ -60,7 +60,8 @@ def _require_one_dtype(x: PyTree, y: PyTree) -> None:
 
 def _require_scalar(name: str, objective: Callable[..., Any], x: PyTree, y: PyTree) -> None:
     try:
-        value = jax.eval_shape(objective, x, y)
+        # Not `objective` itself: JAX compares methods that it has seen, and so their arrays, which may be traced here.
+        value = jax.eval_shape(lambda *at: objective(*at), x, y)
     except Exception as error:
         raise ValueError(f"{name} fails on the given x0, y0 and data: {_first_line(error)}") from error
     shape, dtype = getattr(value, "shape", None), getattr(value, "dtype", None)
