@@ -50,9 +50,7 @@ left.plot(logs, losses, color=GREY, label="validation loss (scikit-learn's Lasso
 changes = np.flatnonzero(np.diff(support))
 left.plot(logs[changes], np.array(losses)[changes], "|", color="black", ms=9, label="a coefficient enters or leaves")
 left.plot(float(one.x), float(one.objective), "*", color=ORANGE, ms=16, label=f"proxbi: {one.status.name}")
-left.set(
-    xlabel="log penalty", ylabel="loss on held-out rows", title="One penalty", ylim=(None, 1.15 * np.median(losses))
-)
+left.set(xlabel="log penalty", ylabel="loss on held-out rows", title="One penalty", ylim=(0.5, 0.9))
 left.legend(fontsize=8.5)
 shown = min(FEATURES, 20)
 place = np.arange(shown)
