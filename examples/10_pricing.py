@@ -9,9 +9,9 @@ is bounded by law.
 import jax
 import jax.numpy as jnp
 import numpy as np
+from matplotlib.patches import Rectangle
 
 from proxbi import Box, Problem, minimize, value_and_hypergradient
-from matplotlib.patches import Rectangle
 from shared import BLUE, GREEN, ORANGE, PURPLE, figure, options, save
 
 given = options(__doc__)

@@ -1,8 +1,8 @@
 """Low rank: what tasks have in common
 
-Forty regression tasks with six rows each in thirty features. Each is pulled towards a bias of its own; the biases of
+Forty regression tasks with twelve rows each in thirty features. Each is pulled towards a bias of its own; the biases of
 all tasks form a matrix, the upper variable. A nuclear norm on it says that they have something in common, without
-saying what. The matrix that is found has the rank of the truth, exactly.
+saying what. The matrix that is found has rank 9, exactly; the truth has rank 3, and the six others are small.
 """
 
 import jax.numpy as jnp

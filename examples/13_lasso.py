@@ -2,8 +2,8 @@ r"""A Lasso on the lower level
 
 The lower level is a Lasso: smooth loss plus $\lVert e^x \cdot y\rVert_1$, given by its prox as `lower_regularizer`.
 With one penalty, the validation loss has a kink wherever a coefficient enters or leaves; it is drawn as a function of
-the penalty, with the point that the solver returns. With one penalty for each coefficient, those that do not matter
-are switched off and the others are not shrunk.
+the penalty, with the point that the solver returns. With one penalty for each coefficient, most of those that do not
+matter are switched off and the others are not shrunk.
 """
 
 import jax.numpy as jnp
@@ -50,7 +50,9 @@ left.plot(logs, losses, color=GREY, label="validation loss (scikit-learn's Lasso
 changes = np.flatnonzero(np.diff(support))
 left.plot(logs[changes], np.array(losses)[changes], "|", color="black", ms=9, label="a coefficient enters or leaves")
 left.plot(float(one.x), float(one.objective), "*", color=ORANGE, ms=16, label=f"proxbi: {one.status.name}")
-left.set(xlabel="log penalty", ylabel="loss on held-out rows", title="One penalty", ylim=(0.5, 0.9))
+left.set(
+    xlabel="log penalty", ylabel="loss on held-out rows", title="One penalty", ylim=(None, 1.15 * np.median(losses))
+)
 left.legend(fontsize=8.5)
 shown = min(FEATURES, 20)
 place = np.arange(shown)

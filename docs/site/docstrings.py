@@ -9,6 +9,7 @@ from enum import Enum
 from typing import Any
 
 import griffe
+
 from names import linked
 
 _EXAMPLE = re.compile(r"(?:^>>>.*\n?(?:^(?!>>>)(?!\s*$).*\n?)*)+", re.MULTILINE)
