@@ -2,8 +2,8 @@
 
 A seller sets two prices. Three kinds of buyers with logarithmic utilities react: they buy less of what is expensive.
 The profit as a function of prices is what the upper level sees, and no formula for it is known. The path is that of
-the default solver; every point on it comes from solving for the buyers' choices and differentiating them. One price
-is bounded by law.
+the default solver; every point on it comes from solving for the buyers' choices and differentiating them. Prices
+are bounded by law.
 """
 
 import jax
@@ -30,7 +30,7 @@ def upper(x, y):  # minus the profit; a little of each good they have already
 
 
 path = []
-problem = Problem(upper, lower, Box(jnp.array([0.2, 0.2]), jnp.array([2.6, 1.3])))
+problem = Problem(upper, lower, Box(jnp.array([0.2, 0.2]), jnp.array([2.6, 1.9])))
 result = minimize(
     problem,
     jnp.array([0.5, 0.6]),
@@ -54,10 +54,10 @@ demand = jax.jit(
 canvas = figure(9.5, 4)
 left, right = canvas.subplots(1, 2, width_ratios=[1.25, 1])
 drawn = left.contourf(prices, prices, np.asarray(profit).reshape(GRID, GRID), 14, cmap="cividis")
-left.add_patch(Rectangle((0.2, 0.2), 2.4, 1.1, fill=False, ec="white", ls="--"))
+left.add_patch(Rectangle((0.2, 0.2), 2.4, 1.7, fill=False, ec="white", ls="--"))
 left.plot(*path.T, "o-", color=ORANGE, ms=5)
 left.plot(*result.x, "*", color=ORANGE, ms=18, mec="white")
-left.text(0.4, 1.35, "bounded by law", color="white", fontsize=9)
+left.text(0.4, 1.95, "bounded by law", color="white", fontsize=9)
 left.set(
     xlabel="price of the first good",
     ylabel="price of the second",
