@@ -5,6 +5,9 @@
 #   make test        the tests, without the slow ones
 #   make slow        the slow tests
 #   make bench       the benchmark: proxbi and its peers, each in an environment of its own under build/bench
+#   make docs        the site, into build/site; in an environment of its own, .venv-docs
+#   make gallery     the examples in full, and their figures
+#   make dist        the wheel and the source archive, checked, into dist
 #   make lint        style, formatting and types
 #   make format      fix style and formatting
 #   make requirements    rewrite the pins after a change of dependencies; with UPGRADE=1, move every pin forward
@@ -13,8 +16,11 @@
 # PYTHON=... chooses the Python a new environment is made with, VENV=... its folder, ARGS=... adds to the command run.
 
 VENV = .venv
+DOCS_VENV = .venv-docs
 BIN = $(VENV)/bin
 PINS = requirements/all.txt
+DOCS_PINS = requirements/docs.txt
+RELEASE_PINS = requirements/release.txt
 STAMP = $(VENV)/.installed
 UNFINISHED = $(VENV)/.unfinished
 PIP = $(BIN)/python -m pip --disable-pip-version-check --no-input
@@ -35,7 +41,7 @@ fi
 endef
 
 .DELETE_ON_ERROR:
-.PHONY: help install demo test slow bench lint format requirements clean
+.PHONY: help install demo test slow bench docs gallery dist lint format requirements clean
 
 help:
 	@sed -n '/^#/!q; s/^# \{0,1\}//p' Makefile
@@ -70,6 +76,22 @@ slow: install
 bench: install
 	$(BIN)/python benchmarks/bench $(ARGS)
 
+# The same rules with other names: the site needs the library, to run its pages, and not the tools of the tests.
+docs:
+	@$(MAKE) --no-print-directory install VENV=$(DOCS_VENV) PINS=$(DOCS_PINS)
+	NO_MKDOCS_2_WARNING=1 $(DOCS_VENV)/bin/python -m mkdocs build $(ARGS)
+	@echo "Open build/site/index.html"
+
+gallery: install
+	@for example in examples/[0-9]*.py; do echo "== $$example"; $(BIN)/python $$example $(ARGS) || exit 1; done
+
+# What a release uploads: built from the source archive, so that nothing outside of it is needed.
+dist:
+	@rm -rf dist build/dist; $(FIND_PYTHON); "$$python" -m venv build/dist
+	@build/dist/bin/python -m pip --disable-pip-version-check install -qq --require-hashes -r $(RELEASE_PINS)
+	build/dist/bin/python -m build --no-isolation
+	build/dist/bin/python -m twine check --strict dist/*
+
 lint: install
 	$(BIN)/python -m ruff check
 	$(BIN)/python -m ruff format --check
@@ -79,14 +101,18 @@ format: install
 	$(BIN)/python -m ruff check --fix
 	$(BIN)/python -m ruff format
 
-# One set for every supported Python and platform; pins stay where they are unless UPGRADE is set.
+# One set for every supported Python and platform; pins stay where they are unless UPGRADE is set. The site and the
+# release tools take the versions of the first set for what they share with it.
+COMPILE = build/uv/bin/uv pip compile --quiet --universal --python-version 3.11 --fork-strategy fewest \
+  --generate-hashes --no-emit-index-url --no-emit-find-links --custom-compile-command "make requirements" \
+  $(if $(UPGRADE),--upgrade)
 requirements:
 	@$(FIND_PYTHON); \
 	  "$$python" -m venv --clear build/uv && build/uv/bin/python -m pip install -qq $(UV)
-	build/uv/bin/uv pip compile --quiet pyproject.toml --extra all --extra dev --universal --python-version 3.11 \
-	  --fork-strategy fewest --generate-hashes --no-emit-index-url --no-emit-find-links \
-	  --custom-compile-command "make requirements" $(if $(UPGRADE),--upgrade) --output-file $(PINS)
+	$(COMPILE) pyproject.toml --extra all --extra dev --output-file $(PINS)
+	$(COMPILE) pyproject.toml --extra all --group docs --constraints $(PINS) --output-file $(DOCS_PINS)
+	$(COMPILE) --group release --constraints $(PINS) --output-file $(RELEASE_PINS)
 
 clean:
-	rm -rf $(VENV) build dist .pytest_cache .mypy_cache .ruff_cache .hypothesis
-	find src tests benchmarks -name __pycache__ -type d -prune -exec rm -rf {} +
+	rm -rf $(VENV) $(DOCS_VENV) build dist .pytest_cache .mypy_cache .ruff_cache .hypothesis
+	find src tests benchmarks docs examples -name __pycache__ -type d -prune -exec rm -rf {} +

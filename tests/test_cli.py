@@ -65,3 +65,9 @@ def test_compiled_programs_are_kept_where_the_user_says_or_in_the_cache(own, exp
     places = os.environ | {"XDG_CACHE_HOME": str(tmp_path)} | ({"JAX_COMPILATION_CACHE_DIR": own} if own else {})
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True, env=places)
     assert done.stdout.strip() == expected.format(cache=tmp_path)
+
+
+def test_the_shell_completes_commands():
+    env = {**os.environ, "_PROXBI_COMPLETE": "complete_bash", "COMP_WORDS": "proxbi cl", "COMP_CWORD": "1"}
+    ran = subprocess.run([sys.executable, "-m", "proxbi"], capture_output=True, text=True, env=env)
+    assert ran.stdout.split() == ["clean"], ran.stderr

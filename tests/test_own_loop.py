@@ -107,6 +107,13 @@ def test_vmap_is_a_loop() -> None:
         assert together[2].ok[k]
 
 
+def test_a_regularizer_with_arrays_may_be_traced() -> None:
+    boxed = Problem(FOLLOW.upper, FOLLOW.lower, Box(-np.ones(2), np.ones(2)))
+    value = jax.jit(jax.vmap(lambda x: value_and_hypergradient(boxed, x, Y)[0]))
+    first = value(np.stack([X, X]))  # the second call meets the methods that the first one left
+    np.testing.assert_array_equal(jax.jit(lambda x: value_and_hypergradient(boxed, x, Y)[0])(X), first[0])
+
+
 def test_a_broken_one_under_vmap_leaves_the_others_alone() -> None:
     problem = Problem(squares, lambda x, y: jnp.sum(x * y**2 - 2 * y))  # convex for x > 0 only
     xs = np.array([[1.0, 2.0], [-1.0, 1.0], [0.5, 1.0]])

@@ -89,7 +89,8 @@ def _argument_names(objective: Any) -> list[str]:
 
 def _require_scalar(name: str, objective: Callable[..., Any], x: PyTree, y: PyTree, data: PyTree) -> None:
     try:
-        value = jax.eval_shape(objective, x, y)
+        # Not `objective` itself: JAX compares methods that it has seen, and so their arrays, which may be traced here.
+        value = jax.eval_shape(lambda *at: objective(*at), x, y)
     except Exception as error:
         line, hints = _first_line(error), " ".join(_hints(error, objective, x, y, data))
         raise ValueError(f"{name} fails on the given x0, y0 and data: {line} {hints}".rstrip()) from error

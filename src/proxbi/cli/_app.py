@@ -6,7 +6,6 @@ import typer
 
 app = typer.Typer(
     no_args_is_help=True,
-    add_completion=False,
     pretty_exceptions_enable=False,
     context_settings={"help_option_names": ["-h", "--help"]},
     help="Bilevel optimization with an upper-level prox: min_x f(x, y*(x)) + h(x).",
