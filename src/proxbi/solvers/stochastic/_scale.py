@@ -13,8 +13,9 @@ b and D = 0 the three are close to
 stable for b C < 2 r, and without oscillation up to b C = 4 r / 27. As C, from a few rows, is rather too large, and
 where it acts alone some oscillation does no harm, b = 1 / (2 (D + C / r)): half of what D alone allows, and a quarter
 of what C alone does. D and C are found by power iterations on differences of d and of the hypergradient. Beyond the way
-l that they were measured on nothing is known about them: in the time 1 / r that y and v take to follow, x goes no
-further, so that no step is longer than r l.
+l that they were measured on nothing is known about them. No step is longer than sqrt(r) l: with steps of l, y and v are
+left behind where g changes with x (penalties e^x ran away upwards); with r l, by which x goes no further than l in the
+time 1 / r that they take to follow, hyper-cleaning took twice as long.
 
 **As x moves**, g may become more curved than it was where a was learned, and y and v grow along the eigenvector in
 which the step is too long. But then v turns into that direction, and |g_yy v| / |v|, which each step computes, is the
@@ -106,7 +107,7 @@ def learned(
     if outer is None:
         outer, follow, cost = _outer_step(sample, x, y, v, jnp.asarray(lower, dtype))
         outer, counts = outer * _spread(sample, x), counts + cost
-        radius = (follow * radius_at(x)).astype(dtype)
+        radius = (jnp.sqrt(follow) * radius_at(x)).astype(dtype)
     lower = jnp.asarray(lower, dtype)
     counts = jax.tree.map(jnp.int32, counts)
     paid = _PAYS * counts.rows // solver.rows_of_step(problem)
