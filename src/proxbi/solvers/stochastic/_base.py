@@ -244,7 +244,7 @@ class SingleLoop(Linear):
         require_smooth(problem, type(self).__name__, "the default solver")
         v, counts = _tree.zeros_like(y), jax.tree.map(jnp.int32, Counts())
         if self._learns_as_it_goes(problem):
-            scale = _scale.unknown(jnp.zeros((), jax.tree.leaves(x)[0].dtype))
+            scale = _scale.unknown(x)
         else:
             scale, counts = _scale.learned(self, problem, x, y)
         optimizer = None if self.optimizer is None else self.optimizer.init(y)
@@ -322,11 +322,17 @@ class SingleLoop(Linear):
         none = jax.tree.map(jnp.int32, Counts())
         if not self._learns_as_it_goes(problem):
             return state, none
-        number, point = state.draws.number, (state.x, state.y, state.v)
-        scale, cost = jax.lax.cond(
-            number >= state.scale.until,
-            lambda: _scale.learned(self, problem, *point, number),
-            lambda: (state.scale, none),
+        number, point, scale = state.draws.number, (state.x, state.y, state.v), state.scale
+        gone = _tree.norm(_tree.subtract(state.x, scale.place)) > _scale.radius_at(state.x)
+        kept = self.lower_step_size is not None  # given steps are not shortened
+        due = jnp.where(number >= scale.until, 2, jnp.where(gone & ~jnp.asarray(kept), 1, 0))
+        scale, cost = jax.lax.switch(
+            due,
+            [
+                lambda: (scale, none),
+                lambda: _scale.shortened(self, problem, scale, state.x, state.y),
+                lambda: _scale.learned(self, problem, *point, number),
+            ],
         )
         return state._replace(scale=scale), cost
 

@@ -17,9 +17,10 @@ l that they were measured on nothing is known about them. No step is longer than
 left behind where g changes with x (penalties e^x ran away upwards); with r l, by which x goes no further than l in the
 time 1 / r that they take to follow, hyper-cleaning took twice as long.
 
-**As x moves**, g may become more curved than it was where a was learned, and y and v grow along the eigenvector in
-which the step is too long. But then v turns into that direction, and |g_yy v| / |v|, which each step computes, is the
-curvature there: a is at most its inverse.
+**As x moves**, g may become more curved than it was where a was learned: with penalties e^x that noise drives up, y and
+v oscillate, which drives them up further, without end. So L is looked at again whenever x has gone as far as l, and
+where a falls, b falls with it. In between, y and v that grow along an eigenvector turn v into that direction, and
+|g_yy v| / |v|, which each step computes, is the curvature there: a is at most its inverse.
 
 **Entries of x for each row.** If each row has an entry of its own, the curvature of Phi on n of N rows is N / n times
 that on all rows, as each row's weight in the mean is: b is multiplied by N / n.
@@ -66,6 +67,8 @@ class Scale(NamedTuple):
     """The longest step of x; infinite where the step size was given."""
     until: Int[Array, ""]
     """The number of the step before which all are learned again."""
+    place: PyTree
+    """The x at which L was last looked at."""
 
     def within(self, slope: Scalar) -> "Scale":
         """With a step along a direction of this length that is no longer than the radius."""
@@ -84,10 +87,23 @@ def radius_at(x: PyTree) -> Scalar:
     return _PROBE * jnp.maximum(_tree.norm(x), entries**0.5)
 
 
-def unknown(like: Scalar) -> Scale:
+def unknown(x: PyTree) -> Scale:
     """Steps that are still to be learned."""
-    zero = jnp.zeros_like(like)
-    return Scale(zero, zero, zero, zero, jnp.int32(0))
+    zero = jnp.zeros((), jax.tree.leaves(x)[0].dtype)
+    return Scale(zero, zero, zero, zero, jnp.int32(0), x)
+
+
+def shortened(solver: "OnBatches", problem: Problem, scale: Scale, x: PyTree, y: PyTree) -> tuple[Scale, Counts]:
+    """With a step of y that is no longer than L at this x allows, and a step of x that fell with it."""
+    curvature, cost = _lower_curvature(sampled(solver, problem), x, y)
+    stiffness = (curvature + _damping(solver, scale.lower.dtype)) * scale.lower
+    part = solver.caution / jnp.maximum(stiffness, solver.caution)
+    lower, adjoint, outer = (part * size for size in scale[:3])
+    return scale._replace(lower=lower, adjoint=adjoint, outer=outer, place=x), jax.tree.map(jnp.int32, cost)
+
+
+def _damping(solver: "OnBatches", dtype: Any) -> Scalar:
+    return jnp.asarray(getattr(solver, "damping", 0.0), dtype)
 
 
 def learned(
@@ -99,7 +115,7 @@ def learned(
     counts = jax.tree.map(jnp.int32, Counts())
     if lower is None or outer is None:
         sample = sampled(solver, problem)
-        damping = jnp.asarray(getattr(given, "damping", 0.0), dtype)
+        damping = _damping(solver, dtype)
         curvature, cost = _lower_curvature(sample, x, y)
         counts = counts + cost
         lower = solver.caution / (curvature + damping) if lower is None else lower
@@ -112,7 +128,7 @@ def learned(
     counts = jax.tree.map(jnp.int32, counts)
     paid = _PAYS * counts.rows // solver.rows_of_step(problem)
     until = jnp.maximum(2 * number, number + paid + 1).astype(jnp.int32)
-    return Scale(lower, lower, jnp.asarray(outer, dtype), radius, until), counts
+    return Scale(lower, lower, jnp.asarray(outer, dtype), radius, until, x), counts
 
 
 def sampled(solver: "OnBatches", problem: Problem) -> Problem:
