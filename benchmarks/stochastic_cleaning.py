@@ -21,7 +21,7 @@ from proxbi.datasets.handwritten import standardize
 
 RIDGE, BOUND, CLASSES = 1e-2, 5.0, 10
 FULL_STEPS = 60  # of the default solver: it ends as CONVERGED before that, or its last point counts
-LOOKS = 10
+LOOKS = 40
 
 
 def entropy(y: Array, batch: Any) -> Array:
