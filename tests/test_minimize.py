@@ -815,7 +815,7 @@ class Falling(pb.Solver):
 def test_a_run_that_breaks_down_raises_only_where_nothing_better_was_found() -> None:
     problem = objectives(lambda x, y: jnp.sum((y - 5) ** 2))
     call = partial(minimize, problem, jnp.zeros(2), jnp.zeros(2), steps=20, every=1)
-    with pytest.raises(SolveError, match="not strongly convex"):
+    with pytest.raises(SolveError, match="not convex in y"):
         call(Falling(1))
     with pytest.warns(UserWarning, match="^NEGATIVE_CURVATURE: The lower objective") as seen:
         result = call(Falling(5))
@@ -841,7 +841,7 @@ def flat_at_0(x: Any, y: Any, kink: Any) -> Any:
 @pytest.mark.parametrize("kink", [False, True], ids=["square", "dead relu"])
 def test_a_flat_start_is_not_called_converged(kink: bool) -> None:
     problem = Problem(lambda x, y, kink: jnp.sum((y - 3) ** 2), flat_at_0, data=jnp.asarray(kink))
-    with pytest.warns(UserWarning, match="^FLAT_START: The hypergradient at x0 is exactly zero"):
+    with pytest.warns(UserWarning, match="^FLAT_START: The hypergradient at x0 is zero"):
         result = minimize(problem, jnp.zeros(2), jnp.zeros(2))
     assert result.status is Status.FLAT_START
     assert not result.converged
