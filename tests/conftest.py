@@ -10,6 +10,8 @@ from hypothesis import HealthCheck, settings
 jax.config.update("jax_enable_x64", True)
 jax.config.update("jax_numpy_dtype_promotion", "strict")
 
+collect_ignore = ["child_rank.py"]  # it joins the other processes of a run as soon as it is imported
+
 settings.register_profile(
     "proxbi",
     derandomize=True,
