@@ -84,16 +84,18 @@ def _cause(problem: Problem, x: PyTree, y: PyTree, status: Status) -> Status:
     end = _Curvatures.at(problem, x, y)
     if not np.isfinite(end).all():
         return status
+    # With a regularizer g may be flat across the active face: there only what CG met on the face is evidence.
+    known = problem.lower_regularizer is None or status is Status.NEGATIVE_CURVATURE
+    # Where hardly any curvature is left, rounding looks like a kink, or like negative curvature: this comes first.
+    if known and 0 < start.largest and max(abs(value) for value in end) <= _COLLAPSED * start.largest:
+        return Status.NOT_STRONGLY_CONVEX
     if end.negative:
         return Status.NEGATIVE_CURVATURE
     if _kinked(Partial(_gradient, problem, x), y):
         return Status.LOWER_NONSMOOTH
     if status is Status.PRECISION and _kinked(Partial(_upper_gradient, problem), (x, y)):
         return Status.NONSMOOTH
-    # With a regularizer g may be flat across the active face: there only what CG met on the face is evidence.
-    known = problem.lower_regularizer is None or status is Status.NEGATIVE_CURVATURE
-    flat = end.flat or end.largest <= _COLLAPSED * start.largest
-    return Status.NOT_STRONGLY_CONVEX if known and flat else status
+    return Status.NOT_STRONGLY_CONVEX if known and end.flat else status
 
 
 @_compile.jit
