@@ -192,6 +192,7 @@ def test_another_request_does_everything_again(folder: Path, in_blocks: dict[str
 
 
 @pytest.mark.slow
+@pytest.mark.hours  # CI has no minutes left for it
 def test_trusted_rows_may_be_in_a_file_of_their_own(folder: Path, tmp_path: Path) -> None:
     whole = table()
     whole[~whole["gold"]].to_parquet(tmp_path / "data.parquet", index=False)

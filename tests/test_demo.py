@@ -50,6 +50,7 @@ def test_the_demo_cleans(output):
     assert max(trusted, noisy) + 0.01 < kept <= best + 0.01
 
 
+@pytest.mark.hours  # CI has no minutes left for it
 def test_the_command_it_shows_does_the_same(output):
     _, folder = output
     again = proxbi("clean", "digits.npz", "--out", "again.csv", "--seed", 0, cwd=folder)
@@ -57,6 +58,7 @@ def test_the_command_it_shows_does_the_same(output):
     assert (folder / "again.csv").read_bytes() == (folder / "cleaned.csv").read_bytes()
 
 
+@pytest.mark.hours  # CI has no minutes left for it
 def test_the_second_round_starts_from_decisions(output):
     """Of somebody who knows the truth; those of the first round stay where they are."""
     _, folder = output

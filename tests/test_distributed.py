@@ -101,6 +101,7 @@ def test_the_default_solver_and_batches_on_meshes(tmp_path: Path) -> None:
 
 
 @pytest.mark.slow
+@pytest.mark.hours  # CI has no minutes left for it
 def test_single_precision_on_meshes(tmp_path: Path) -> None:
     _, x = child("single", tmp_path)
     for count in (1, 2, 4):

@@ -24,7 +24,7 @@ RUN = {
 }
 QUICK = {"README.md", "docs/problem.md", "docs/citing.md"}
 """Pages that take a few seconds."""
-IN_CI = {"docs/start.md", "docs/troubleshooting.md", "docs/certificates.md"}
+IN_CI = {"docs/start.md"}
 """What a new user runs first. The others, up to a minute each and mostly for compiling, run before a release."""
 
 

@@ -11,8 +11,8 @@ import gallery
 
 ROOT = Path(__file__).parents[1]
 EXAMPLES = sorted((ROOT / "examples").glob("[0-9]*.py"))
-IN_CI = {"05_sources", "10_pricing"}
-"""Two of the quickest run each time; all of them run before a release."""
+IN_CI = {"05_sources"}
+"""The quickest runs each time; all of them run before a release."""
 
 
 def _marks(path: Path) -> list[pytest.MarkDecorator]:

@@ -86,6 +86,7 @@ def test_a_solver_takes_the_steps_that_it_takes_in_memory() -> None:
 
 
 @pytest.mark.slow
+@pytest.mark.hours  # CI has no minutes left for it
 def test_the_default_solver_finds_the_point_that_it_finds_in_memory() -> None:
     x, y = jnp.zeros(ROWS), jnp.zeros((CLASSES, FEATURES))
     streamed = streamed_model(MemmapRows((Z, T)), GOLD, ridge=2 * RIDGE, regularizer=L1(1e-4), block=30)

@@ -30,6 +30,7 @@ def test_the_first_example_prints_what_the_page_says() -> None:
 
 
 @pytest.mark.slow
+@pytest.mark.hours  # CI has no minutes left for it
 def test_two_processes_by_hand(tmp_path: Path) -> None:
     (tmp_path / "train.py").write_text(block("train.py"))
     plain = {name: value for name, value in os.environ.items() if name != "XLA_FLAGS"}

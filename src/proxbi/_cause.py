@@ -87,7 +87,7 @@ def _cause(problem: Problem, x: PyTree, y: PyTree, status: Status) -> Status:
     # With a regularizer g may be flat across the active face: there only what CG met on the face is evidence.
     known = problem.lower_regularizer is None or status is Status.NEGATIVE_CURVATURE
     # Where hardly any curvature is left, rounding looks like a kink, or like negative curvature: this comes first.
-    if known and 0 < start.largest and max(abs(value) for value in end) <= _COLLAPSED * start.largest:
+    if known and start.largest > 0 and max(abs(value) for value in end) <= _COLLAPSED * start.largest:
         return Status.NOT_STRONGLY_CONVEX
     if end.negative:
         return Status.NEGATIVE_CURVATURE
