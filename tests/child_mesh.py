@@ -33,7 +33,10 @@ def data(rows: int = ROWS, dtype: Any = None) -> dict[str, Any]:
         return features, np.where(draw.random(count) < wrong, spoiled, truth)
 
     train, held_out = some(rows, 0.3), some(TRUSTED, 0.0)
-    cast = lambda pair: (jnp.asarray(pair[0], dtype or float), jnp.asarray(pair[1], jnp.int32))  # noqa: E731
+
+    def cast(pair: tuple[Any, Any]) -> tuple[Any, Any]:
+        return jnp.asarray(pair[0], dtype or float), jnp.asarray(pair[1], jnp.int32)
+
     return {"train": cast(train), "held_out": cast(held_out)}
 
 

@@ -12,9 +12,9 @@ from proxbi.distributed import initialize
 
 LAUNCH = initialize()  # before the solvers of `child_mesh` are made, which are JAX arrays
 
-import proxbi  # noqa: E402
-from child_mesh import FIXED, linear, starts  # noqa: E402
-from proxbi import Checkpoint, Record  # noqa: E402
+import proxbi  # noqa: E402  # these come after `initialize`
+from child_mesh import FIXED, linear, starts  # noqa: E402  # likewise
+from proxbi import Checkpoint, Record  # noqa: E402  # likewise
 
 ENDLESS = 10**8
 

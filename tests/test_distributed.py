@@ -31,6 +31,7 @@ from proxbi import (
 )
 from proxbi.checkpoint import CheckpointError, fingerprint
 from proxbi.distributed import _layout, _parts, _ranks, first_node, launch_of, row_mesh
+from proxbi.problem import ridged
 
 FEW = {"steps": 10, "every": 5}
 
@@ -239,7 +240,7 @@ def test_what_has_no_rows_cannot_be_spread() -> None:
     with pytest.raises(TypeError, match=r"a Problem on data=Rows.*got Problem on NoneType"):
         shard(Problem(lambda x, y: jnp.sum(y), lambda x, y: jnp.sum((y - x) ** 2)))
     with pytest.raises(TypeError, match="mesh must be a jax.sharding.Mesh, got int".replace(".", r"\.")):
-        shard(linear(), 2)  # type: ignore[arg-type]
+        shard(linear(), 2)  # type: ignore[arg-type]  # which is what is tested
     with pytest.raises(ValueError, match="mesh must have one axis, called 'rows'"):
         shard(linear(), jax.sharding.Mesh(np.array(jax.devices()[:1]), ("data",)))
     with pytest.raises(ValueError, match="problem is on a mesh already"):
@@ -333,3 +334,9 @@ def test_ranks_that_differ_are_named() -> None:
     assert _ranks.difference("x0", np.array([same, other])) == "x0 differs on rank 1 from that on rank 0"
     assert _ranks.difference("x0", np.array([same, other, same, other])).startswith("x0 differs on ranks 1, 3 from")
     assert row_mesh().axis_names == ("rows",)
+
+
+def test_damping_keeps_the_place_of_a_problem() -> None:
+    """Without it the default solver would take the programs of one device for rows on a mesh."""
+    sharded = shard(linear(), row_mesh())
+    assert ridged(sharded, 0.1).place is sharded.place

@@ -16,6 +16,7 @@ ORDER = [
     ["_tree", "_check", "_compile", "_module", "_place"],
     ["regularizers"],
     ["rows"],
+    ["_functions"],
     ["problem"],
     ["glm"],
     ["linear"],

@@ -14,7 +14,7 @@ import pyarrow.parquet as pq
 import pytest
 from numpy.testing import assert_allclose, assert_array_equal
 
-from proxbi import AID, CG, L1, GradientDescent, MemmapRows, ProxBiO, RowError, RowSource, minimize
+from proxbi import AID, CG, L1, AdaptiveProxBiO, GradientDescent, MemmapRows, ProxBiO, RowError, RowSource, minimize
 from proxbi.checkpoint import fingerprint
 from proxbi.cleaning import hyper_cleaning
 from proxbi.datasets import Labelled, ParquetRows
@@ -149,7 +149,7 @@ def test_sums_are_compensated() -> None:
 
 def test_sources_are_told_apart_for_checkpoints() -> None:
     made = [hyper_cleaning(MemmapRows((z, T)), GOLD, RIDGE) for z in (Z, Z.copy(), Z[::-1].copy())]
-    marks = [fingerprint(problem, solved) for problem in made]  # type: ignore[arg-type]
+    marks = [fingerprint(problem, AdaptiveProxBiO()) for problem in made]
     assert marks[0] == marks[1]
     assert marks[0]["data"] != marks[2]["data"]
 

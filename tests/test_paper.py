@@ -1,6 +1,7 @@
 """The paper's experiment: its random streams, its protocols, and Table 1 itself where MNIST is at hand."""
 
 import csv
+from operator import itemgetter
 from pathlib import Path
 
 import numpy as np
@@ -93,7 +94,7 @@ def test_cells_in_processes_give_what_they_give_together_and_are_not_run_twice(d
     short = PROTOCOLS["tuned"]._replace(steps=4)
     together = paper.run(some, short, digits, batch=1)
     apart = paper.run(some, short, digits, folder=tmp_path, engine="joblib", workers=2)
-    key = lambda row: (row["method"], row["p"], row["seed"], row["step"])  # noqa: E731
+    key = itemgetter("method", "p", "seed", "step")
     for one, other in zip(sorted(together, key=key), sorted(apart, key=key), strict=True):
         assert key(one) == key(other)
         np.testing.assert_allclose(*(list(without_counts([row])[0].values()) for row in (one, other)), rtol=1e-5)

@@ -12,8 +12,9 @@ import jax.numpy as jnp
 from jaxtyping import PyTree
 
 from proxbi import _check, _compile
+from proxbi._functions import written
 from proxbi._place import HERE
-from proxbi.problem import Problem, written
+from proxbi.problem import Problem
 from proxbi.solvers import Solver, traced_step
 
 _SWAPPED = "Are its arguments swapped? It is called as (x, y)."

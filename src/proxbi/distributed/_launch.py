@@ -53,8 +53,12 @@ def initialize(
 
     **Returns:** the `Launch`.
     """
-    given = {"coordinator_address": coordinator_address, "num_processes": num_processes, "process_id": process_id}
-    launch = launch_of(os.environ, **given)  # type: ignore[arg-type]
+    launch = launch_of(
+        os.environ,
+        coordinator_address=coordinator_address,
+        num_processes=num_processes,
+        process_id=process_id,
+    )
     if jax.distributed.is_initialized():
         if (jax.process_count(), jax.process_index()) != (launch.num_processes, launch.process_id):
             raise RuntimeError(

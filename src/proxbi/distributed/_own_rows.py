@@ -8,6 +8,7 @@ before that is looked at: at a point such as 0 a derivative may vanish by chance
 
 from collections.abc import Callable
 from functools import partial
+from operator import itemgetter
 from typing import Any
 
 import jax
@@ -72,7 +73,7 @@ def _require_mean(problem: Any, x: PyTree, y: PyTree, flags: list[bool], few: in
         whole = function(x, y, Batch(rows, jnp.arange(seen, dtype=jnp.int32), len(source)))
         terms = []
         for k in range(seen):
-            one = jax.tree.map(lambda leaf: leaf[k : k + 1], rows)  # noqa: B023 (used at once)
+            one = jax.tree.map(itemgetter(slice(k, k + 1)), rows)
             own = _rows_of(x, flags, k) if level == "lower" else x
             terms.append(function(own, y, Batch(one, jnp.zeros(1, jnp.int32), len(source))))
         mean = sum(terms) / len(terms)

@@ -7,6 +7,7 @@
 """
 
 from collections.abc import Callable, Iterator
+from functools import partial
 from pathlib import Path
 from typing import Any, Literal, NamedTuple
 
@@ -270,6 +271,11 @@ def _judge(work: Writing, part: Part) -> Figures:
     return found[0]
 
 
+def _where(part: Part, first: int, row: int) -> str:
+    """How a row of a block is called, by its number there."""
+    return part.where(first + row)
+
+
 def _judged(work: Writing, part: Part) -> Iterator[tuple[Any, Figures]]:
     """The blocks of a file with columns added, and the figures of each."""
     names, label = work.judging.names, str(work.roles.label)
@@ -281,7 +287,7 @@ def _judged(work: Writing, part: Part) -> Iterator[tuple[Any, Figures]]:
         group_of = None if groups is None else group_indices(groups, count, Words(), names.groups)[1]
         X = table.select(work.features).to_pandas(ignore_metadata=True)
         block = Block(X, known, columns.trusted, group_of, part.first + first)
-        done = judge_block(work.judging, block, lambda row, first=first: part.where(first + row))  # type: ignore[misc]
+        done = judge_block(work.judging, block, partial(_where, part, first))
         suggested = names.classes[done.suggested]
         values = (done.found.weight, done.issue, done.found.quality, suggested, done.trusted)
         changes = changes_of(dict(zip(ADDED, values, strict=True)), label, columns.labels, work.mode)
