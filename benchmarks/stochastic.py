@@ -41,10 +41,12 @@ OURS = {
 }
 
 
-def cases(name: str, seed: int, h: bool) -> Case:
+def cases(
+    name: str, seed: int, h: bool, rows: tuple[int, int] = (1024, 16384), unknowns: tuple[int, int] = (10, 100)
+) -> Case:
     regularizer = L1(STRENGTH) if h else Zero()
     if name == "quadratic":
-        return quadratic(seed, (1024, 16384), (10, 100), regularizer)
+        return quadratic(seed, rows, unknowns, regularizer)
     return logistic(seed, (2048, 8192), 20, regularizer)
 
 
@@ -129,16 +131,24 @@ def main() -> None:
     parser.add_argument("--case", choices=["quadratic", "logistic"], default="quadratic")
     parser.add_argument("--seeds", type=int, default=3)
     parser.add_argument("--h", action="store_true", help="with h = 0.05 |x|_1")
+    parser.add_argument("--first", type=int, default=0, help="the first seed")
+    parser.add_argument("--rows", type=int, nargs=2, default=(1024, 16384), help="of quadratic: upper and lower rows")
+    parser.add_argument("--unknowns", type=int, nargs=2, default=(10, 100), help="of quadratic: entries of x and y")
     asked = parser.parse_args()
+    seeds = range(asked.first, asked.first + asked.seeds)
+
+    def made(seed: int) -> Case:
+        return cases(asked.case, seed, asked.h, tuple(asked.rows), tuple(asked.unknowns))
+
     jax.config.update("jax_enable_x64", True)
     print(f"{asked.case}: passes over the lower rows until {TARGET} of the start, median (all) of {asked.seeds} seeds")
     for name, make in OURS.items():
         begun = time.perf_counter()
-        found = [our_rows(cases(asked.case, seed, asked.h), make, seed) for seed in range(asked.seeds)]
+        found = [our_rows(made(seed), make, seed) for seed in seeds]
         report(name, found, "", time.perf_counter() - begun)
     for name, (peer, options) in PEERS.items():
         begun, settings = time.perf_counter(), list(grid(asked.case, options))
-        pairs = [peer_rows(cases(asked.case, seed, asked.h), peer, settings, seed) for seed in range(asked.seeds)]
+        pairs = [peer_rows(made(seed), peer, settings, seed) for seed in seeds]
         report(
             name, [rows for rows, _ in pairs], f"best of {len(settings)}: {pairs[0][1]}", time.perf_counter() - begun
         )
