@@ -9,6 +9,7 @@ import sys
 import threading
 import time
 from pathlib import Path
+from unittest.mock import Mock, patch
 
 import numpy as np
 import pandas as pd
@@ -20,7 +21,7 @@ from hypothesis import strategies as st
 
 from proxbi.cleaning.files import csv_file
 from proxbi.cleaning.files.formats import Changes, read, require_room, write, write_arrays
-from proxbi.cleaning.files.places import FORGOTTEN, require_writable, write_all
+from proxbi.cleaning.files.places import FORGOTTEN, remove_drafts, require_writable, write_all
 from proxbi.cleaning.files.probabilities import read_probabilities
 from proxbi.cleaning.files.tables import Roles, load
 
@@ -283,6 +284,18 @@ def test_drafts_of_processes_that_were_killed_are_removed(tmp_path):
     (tmp_path / f".proxbi-{2**22 + 1}-2.tmp.csv").write_text("young")
     put(tmp_path / "out.csv")
     assert {path.name for path in tmp_path.iterdir()} == {"out.csv", names["other"], f".proxbi-{2**22 + 1}-2.tmp.csv"}
+
+
+def test_at_the_end_of_a_run_the_drafts_of_its_killed_workers_are_removed_and_no_others(tmp_path):
+    class Killed(BaseException):
+        """In the middle of a write, where nothing can be tidied up."""
+
+    for run in ("mine", "theirs"):
+        with patch.object(Path, "unlink"), pytest.raises(Killed):
+            write_all([(tmp_path / "out.csv", Mock(side_effect=Killed))], run)
+    assert len(list(tmp_path.iterdir())) == 2
+    remove_drafts(tmp_path, "mine")
+    assert [path.name.split("-")[-1] for path in tmp_path.iterdir()] == ["theirs.tmp.csv"]
 
 
 def test_standard_output(capfdbinary, tmp_path):

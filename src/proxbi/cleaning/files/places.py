@@ -98,13 +98,16 @@ def require_writable(path: Path) -> None:
             pass
 
 
-def write_all(writers: Sequence[tuple[Path, Writer]]) -> None:
-    """Let each writer write its file, and put the files in place when all are there; if one fails, there is none."""
+def write_all(writers: Sequence[tuple[Path, Writer]], run: str = "") -> None:
+    """Let each writer write its file, and put the files in place when all are there; if one fails, there is none.
+
+    The drafts bear the name of a `run` of several processes, so that `remove_drafts` finds those that were killed.
+    """
     drafts: list[_Draft] = []
     try:
         for path, write in writers:
             with _named(path):
-                drafts.append(_Draft(path))
+                drafts.append(_Draft(path, run))
                 drafts[-1].create()
                 write(drafts[-1].path)
         for draft in (each for each in drafts if each.stream):
@@ -120,12 +123,12 @@ def write_all(writers: Sequence[tuple[Path, Writer]]) -> None:
 class _Draft:
     """A file beside its place (that of a stream among temporary files)."""
 
-    def __init__(self, path: Path) -> None:
+    def __init__(self, path: Path, run: str = "") -> None:
         self.stream = is_stream(path)
         self.place = path if self.stream else path.resolve()
         folder = Path(tempfile.gettempdir()) if self.stream else self.place.parent
         # Writers go by the ending.
-        self.path = folder / f"{DRAFT}{os.getpid()}-{time.monotonic_ns()}.tmp{ending(path)}"
+        self.path = folder / f"{DRAFT}{os.getpid()}-{time.monotonic_ns()}-{run}.tmp{ending(path)}"
 
     def create(self) -> None:
         """Make the file, which nobody can read who could not read the one it replaces."""
@@ -149,6 +152,12 @@ class _Draft:
             else:
                 with _named(self.place), self.place.open("wb", buffering=0) as stream:
                     shutil.copyfileobj(file, stream)
+
+
+def remove_drafts(folder: Path, run: str) -> None:
+    """Remove what processes of this run left when they were killed, on this machine or another; when it has ended."""
+    for draft in folder.glob(f"{DRAFT}*-{run}.tmp*"):
+        draft.unlink(missing_ok=True)
 
 
 def _remove_forgotten(folder: Path) -> None:

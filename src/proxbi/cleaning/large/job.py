@@ -10,6 +10,7 @@ from collections.abc import Callable, Iterator
 from functools import partial
 from pathlib import Path
 from typing import Any, Literal, NamedTuple
+from uuid import uuid4
 
 import numpy as np
 
@@ -17,7 +18,7 @@ from proxbi import __version__
 from proxbi._engine import Engine, started
 from proxbi.cleaning.files.formats import Parquet, changed
 from proxbi.cleaning.files.job import require_packages, summary, write_summary
-from proxbi.cleaning.files.places import require_readable, require_writable, write_all
+from proxbi.cleaning.files.places import remove_drafts, require_readable, require_writable, write_all
 from proxbi.cleaning.files.tables import ADDED, Roles, Rows, changes_of, check_columns, from_table, truth_values
 from proxbi.cleaning.inputs.checks import Words, class_indices, group_indices, require_labels
 from proxbi.cleaning.inputs.prepare import Inputs, Names, prepare
@@ -82,11 +83,14 @@ def clean_files(
         asked = [__version__, seed, weights, mode, str(roles), [part.mark() for part in parts]]
         apart = None if roles.trusted_file is None else roles.trusted_file.stat()
         digest = digest_of([*asked, None if apart is None else (apart.st_size, apart.st_mtime_ns)])
-        work = Writing(taught.judging, features, roles, mode, out.absolute(), digest)
+        work = Writing(taught.judging, features, roles, mode, out.absolute(), digest, run=uuid4().hex)
         figures = []
-        for done, one in enumerate(run(_judge, work, parts)):
-            figures.append(one)
-            say(JUDGING, LEARNED + (1 - LEARNED) * (done + 1) / len(parts))
+        try:
+            for done, one in enumerate(run(_judge, work, parts)):
+                figures.append(one)
+                say(JUDGING, LEARNED + (1 - LEARNED) * (done + 1) / len(parts))
+        finally:
+            remove_drafts(work.out, work.run)
     found = overview(taught, Figures.sum([*figures, taught.apart]))
     told = summary(taught.inputs, found, seed, command) | {"digest": digest}
     if to_summary is not None:
@@ -257,6 +261,9 @@ class Writing(NamedTuple):
     mode: Mode
     out: Path
     digest: str
+    """Of the input and the arguments."""
+    run: str
+    """A name that no other run has."""
 
 
 def _judge(work: Writing, part: Part) -> Figures:
@@ -267,7 +274,7 @@ def _judge(work: Writing, part: Part) -> Figures:
         return before
     found: list[Figures] = []
     blocks = _judged(work, part)
-    write_all([(path, lambda to: found.append(write_blocks(to, blocks, work.digest)))])
+    write_all([(path, lambda to: found.append(write_blocks(to, blocks, work.digest)))], work.run)
     return found[0]
 
 
