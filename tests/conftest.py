@@ -7,6 +7,8 @@ import jax
 import pytest
 from hypothesis import HealthCheck, settings
 
+import proxbi
+
 jax.config.update("jax_enable_x64", True)
 jax.config.update("jax_numpy_dtype_promotion", "strict")
 
@@ -35,6 +37,20 @@ def pytest_configure(config: pytest.Config) -> None:
     quick = "not slow" in config.option.markexpr
     flags = [os.environ.get("XLA_FLAGS", ""), _SERIAL, _UNOPTIMISED if quick else ""]
     os.environ["XLA_FLAGS"] = " ".join(filter(None, flags))
+
+
+# The same small programs are compiled in each of the workers, and again in the next run: to compile is two thirds of
+# the time of the quick tests. `make clean` removes them.
+_PROGRAMS = Path(__file__).parent.parent / ".pytest_cache" / "programs"
+
+
+@pytest.fixture(autouse=True)
+def _kept_programs() -> None:
+    """Keep every program, however small; a test may have set something else."""
+    if jax.config.values["jax_compilation_cache_dir"] != str(_PROGRAMS):
+        proxbi.keep_programs(_PROGRAMS)
+        jax.config.update("jax_persistent_cache_min_compile_time_secs", 0.0)
+        jax.config.update("jax_persistent_cache_min_entry_size_bytes", -1)
 
 
 _MOST_MAPS = 30_000  # of memory, of the 65,530 that Linux allows a process: with more of them LLVM crashes
