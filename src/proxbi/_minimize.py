@@ -62,7 +62,8 @@ def minimize(
     - `tol`: stop once the stationarity, an estimate of dist(0, d(Phi + h)(x)), is at most this.
     - `rtol`: or once it is at most this times the gradient that the curvature of Phi near x builds up over the way from
       x0 to x: the rule does not change with units, with constants added to f, or with how steep f is at x0. (The
-      default solver asks the same of the decrease that is still to be had.) 1e-6 in float64 and 1e-4 in float32 if
+      default solver asks the same of the decrease that is still to be had; or it is at most a hundredth of this times
+      the terms that cancel in d + s, for an x0 that is nearly an answer.) 1e-6 in float64 and 1e-4 in float32 if
       neither a solver nor `tol` is given.
     - `bounds`: constants of the problem, for guaranteed bounds instead of estimates in the result.
     - `every`: the length of a chunk: metrics, callbacks and stopping tests happen every so many steps (and after the

@@ -17,7 +17,9 @@ that was taken since one was refused, and half of a step that was refused.
 
 **Convergence.** rtol refers to the larger of two ratios that have no units and do not change with constants added to f
 or with how steep f is at x0: |d + s| against |B (x - x0)|, the gradient that the present curvature builds up over the
-way from x0; and the decrease that the model still promises against <x - x0, B (x - x0)> / 2, the same for values.
+way from x0; and the decrease that the model still promises against <x - x0, B (x - x0)> / 2, the same for values. From
+an x0 that is nearly an answer there is no way to go by. There |d + s| against a hundredth of the terms that cancel in it
+is enough: |f_x| + |g_xy v| + |s|.
 """
 
 from typing import Any, NamedTuple
@@ -50,6 +52,7 @@ _MOST_IDLE = 20  # trials in which rounding hid all progress
 _KINK = 0.75  # power of the rounding unit: a refused step so short, relative to the longest, meets a kink
 _CANCELS = 20  # units of rounding that may be left of terms that cancel, and of their error
 _STEEP = 0.1  # of the steepest slope: above it, the slope has not fallen
+_OF_TERMS = 0.01  # of terms that cancel: what is left must be so much smaller than rtol of them
 _MEMORY, _LEAST_MEMORY = 100, 20  # pairs: as many as x has entries, and between these
 
 
@@ -187,7 +190,7 @@ class AdaptiveProxBiO(Solver):
         known = Known(at.x, at.subgradient, after.moved, before.started, length, curvature * _tree.norm(at.x))
         found = of_evaluation(problem, known, before.at.found, at.found, bounds)
         # Where all that is left is the rounding of terms that cancel, x is stationary, however short the way was.
-        rounding = _CANCELS * float(jnp.finfo(at.gap.dtype).eps) * (at.found.terms + _tree.norm(at.subgradient))
+        rounding = _CANCELS * float(jnp.finfo(at.gap.dtype).eps) * _terms(at)
         relative = jnp.where(found.stationarity <= rounding, 0, _relative(after, found.stationarity))
         return found._replace(relative=relative, counts=found.counts + info.counts)
 
@@ -278,9 +281,15 @@ def _measured(state: AdaptiveState, model: Model, ahead: Target) -> AdaptiveStat
 
 
 def _relative(state: AdaptiveState, stationarity: Scalar) -> Scalar:
-    """The larger of the two ratios that rtol refers to."""
+    """The larger of the two ratios that rtol refers to, or the third where that is smaller."""
     slopes = ratio(stationarity, state.yardstick, jnp.inf)
-    return jnp.where(stationarity > 0, jnp.maximum(slopes, state.promise), 0)
+    cancelled = ratio(stationarity, _OF_TERMS * _terms(state.at), jnp.inf)
+    return jnp.where(stationarity > 0, jnp.minimum(jnp.maximum(slopes, state.promise), cancelled), 0)
+
+
+def _terms(at: Point) -> Scalar:
+    """The size of the terms that d + s is the sum of."""
+    return at.found.terms + _tree.norm(at.subgradient)
 
 
 def _first_radius(at: Point, slope: Scalar) -> Scalar:
@@ -301,7 +310,7 @@ def _fault(
     still = (found.terms == 0) & (_tree.norm(_tree.subtract(after.trial.x, after.at.x)) == 0)
     stuck = moves & (length <= eps**_KINK * watch.longest) & ~taken
     # A step may be that short because there is nothing left to gain: then it meets rounding, not a kink.
-    rounded = (outcome > Outcome.OK) | (after.at.gap <= eps**0.5 * watch.steepest)
+    rounded = (outcome > Outcome.OK) | (after.at.gap <= eps**0.5 * jnp.maximum(watch.steepest, _terms(after.at)))
     kink = jnp.minimum(new.found.margin, found.margin) <= eps**0.5
     far = _tree.norm(_tree.subtract(after.at.x, after.x0)) > UNBOUNDED * watch.radius
     far = far | (found.value < -(float(jnp.finfo(found.value.dtype).max) ** BOTTOMLESS))
