@@ -18,8 +18,8 @@ that was taken since one was refused, and half of a step that was refused.
 **Convergence.** rtol refers to the larger of two ratios that have no units and do not change with constants added to f
 or with how steep f is at x0: |d + s| against |B (x - x0)|, the gradient that the present curvature builds up over the
 way from x0; and the decrease that the model still promises against <x - x0, B (x - x0)> / 2, the same for values. From
-an x0 that is nearly an answer there is no way to go by. There |d + s| against a hundredth of |f_x| + |g_xy v| + |s|, the
-terms that cancel in it, is enough.
+an x0 that is nearly an answer there is no way to go by. There |d + s| against a hundredth of |f_x| + |g_xy v| + |s|,
+the terms that cancel in it, is enough.
 """
 
 from typing import Any, NamedTuple
