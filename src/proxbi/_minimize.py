@@ -118,7 +118,7 @@ def minimize(
         return _returned(_fetched(problem.place, loop.untouched(Status.INFEASIBLE_START)), throw)
 
     saves = any(isinstance(callback, Checkpoint) for callback in callbacks)
-    with ending(terminated=saves) as ended, ExitStack() as stack:
+    with problem.place.together(), ending(terminated=saves) as ended, ExitStack() as stack:
         stack.callback(loop.close)
         _open_callbacks(callbacks, Run(described, solver, steps, snapshot.step), stack, loop)
         loop.compile()

@@ -1,6 +1,7 @@
 """Where the vectors of a run on a mesh are: those with an entry for each row are spread, all others are copies."""
 
 from collections.abc import Callable
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -121,6 +122,10 @@ class RowPlace(Place):
             _ranks.by_first(action)
         else:
             action()
+
+    def together(self) -> AbstractContextManager[None]:
+        """A `RankLostError` where a process is lost."""
+        return _ranks.together() if self.shared else nullcontext()
 
     def require_alike(self, **settings: Any) -> None:
         """An error on all ranks, which names the settings and the ranks that differ."""

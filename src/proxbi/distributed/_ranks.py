@@ -1,10 +1,17 @@
 """What the processes of a run tell one another, outside of compiled code: a few numbers now and then.
 
 All of it goes through `jax.experimental.multihost_utils`, which every process must call in the same order.
+
+Where a process dies, the sum that the others wait for breaks, and JAX raises what its transport says. The others cannot
+go on without it; and at their own end JAX would wait for it, a minute and more, and abort. So `together` says in words
+what happened, and `leave` ends the process without that wait.
 """
 
 import hashlib
-from collections.abc import Callable
+import os
+import sys
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from typing import Any
 
 import jax
@@ -12,6 +19,41 @@ import numpy as np
 from jax.experimental import multihost_utils
 
 _MESSAGE = 1024  # bytes of an error that other processes are told
+_AGAIN = 75  # EX_TEMPFAIL: start all of them again
+# How transports (gloo on CPUs, NCCL on NVIDIA GPUs) and JAX's coordination service say that a peer is gone.
+_BROKEN = ("gloo", "nccl", "coordination service", "connection reset", "connection closed", "socket closed")
+_LOST: list[str] = []
+
+
+class RankLostError(RuntimeError):
+    """Another process of the run ended, and this one cannot go on without it. At its end the process says 75, "start
+    me again"; `resume=` of a folder with checkpoints then goes on from the last one.
+    """
+
+
+@contextmanager
+def together() -> Iterator[None]:
+    """Turn the error of a collective that broke into a `RankLostError`."""
+    try:
+        yield
+    except (RuntimeError, ValueError) as error:  # JAX raises both
+        said = str(error)
+        if isinstance(error, RankLostError) or not any(sign in said.lower() for sign in _BROKEN):
+            raise
+        _LOST.append(said)
+        raise RankLostError(
+            f"rank {jax.process_index()} of {jax.process_count()} lost another process of this run, which ended or "
+            "cannot be reached: what it said last tells why. Start all processes again; with Checkpoint(folder) and "
+            f"resume=folder the run goes on from its last checkpoint. ({said.splitlines()[0]})"
+        ) from None
+
+
+def leave() -> None:
+    """At the end of a process: where another one was lost, do not wait for it as JAX would."""
+    if _LOST:
+        sys.stdout.flush()
+        sys.stderr.flush()
+        os._exit(_AGAIN)
 
 
 def first_nonzero(numbers: list[int]) -> list[int]:
@@ -24,7 +66,8 @@ def gathered(numbers: np.ndarray) -> np.ndarray:
     """The arrays of all ranks, stacked."""
     if jax.process_count() == 1:
         return numbers[None]
-    return np.asarray(multihost_utils.process_allgather(numbers))
+    with together():
+        return np.asarray(multihost_utils.process_allgather(numbers))
 
 
 def require_alike(settings: dict[str, Any]) -> None:

@@ -2,10 +2,12 @@
 
 1. `_look` at labels, groups and trust, file by file: which classes and groups there are, and which rows to learn from.
 2. Take these rows, and learn from them in this process, as `clean` does.
-3. `_judge` file by file, and write it. A file that was finished by an earlier run on the same files with the same
-   arguments is not done again: it says so in its footer.
+3. `_judge` piece by piece, and write it: a file, or some row groups of a large one, whose pieces `_join` puts together.
+   What was finished by an earlier run on the same files with the same arguments is not done again: it says so in its
+   footer.
 """
 
+import shutil
 from collections.abc import Callable, Iterator
 from functools import partial
 from pathlib import Path
@@ -23,7 +25,7 @@ from proxbi.cleaning.inputs.checks import Words, class_indices, group_indices, r
 from proxbi.cleaning.inputs.prepare import Inputs, Names, prepare
 from proxbi.cleaning.large.block import Block, Judging, judge_block
 from proxbi.cleaning.large.learn import Taught, overview, teach
-from proxbi.cleaning.large.parquet import Part, batches, digest_of, find_parts, finished, take, write_blocks
+from proxbi.cleaning.large.parquet import Part, batches, digest_of, find_parts, finished, join, take, write_blocks
 from proxbi.cleaning.method.drawing import Drawn, drawn, merged, with_apart
 from proxbi.cleaning.method.summary import Figures
 from proxbi.cleaning.result import Overview
@@ -31,7 +33,7 @@ from proxbi.cleaning.result import Overview
 LOOKED, TAKEN, LEARNED = 0.05, 0.15, 0.3
 """The share of the work that is done after each stage, roughly: all else is judging."""
 
-JUDGING = "judging file by file"
+JUDGING = "judging piece by piece"
 """The last stage, by name."""
 
 Progress = Callable[[str, float], None]
@@ -85,8 +87,10 @@ def clean_files(
         work = Writing(taught.judging, features, roles, mode, out.absolute(), digest)
         figures = []
         for done, one in enumerate(run(_judge, work, parts)):
-            figures.append(one)
+            figures.extend([] if one is None else [one])
             say(JUDGING, LEARNED + (1 - LEARNED) * (done + 1) / len(parts))
+        for _ in run(_join, work, [part for part in parts if part.of > 1 and part.number == 0]):
+            say("putting pieces together", 1.0)
     found = overview(taught, Figures.sum([*figures, taught.apart]))
     told = summary(taught.inputs, found, seed, command) | {"digest": digest}
     if to_summary is not None:
@@ -259,9 +263,14 @@ class Writing(NamedTuple):
     digest: str
 
 
-def _judge(work: Writing, part: Part) -> Figures:
-    """Judge the rows of a file, and write it; unless that is done."""
-    path = work.out / part.name
+def _judge(work: Writing, part: Part) -> Figures | None:
+    """Judge the rows of a piece, and write it; unless that is done. A file that is finished has the figures of all of
+    its pieces: the first one stands for them.
+    """
+    whole = finished(part.whole(work.out), work.digest)
+    if whole is not None:
+        return None if part.number else whole
+    path = part.pieces(work.out)[part.number]
     before = finished(path, work.digest)
     if before is not None:
         return before
@@ -269,6 +278,14 @@ def _judge(work: Writing, part: Part) -> Figures:
     blocks = _judged(work, part)
     write_all([(path, lambda to: found.append(write_blocks(to, blocks, work.digest)))])
     return found[0]
+
+
+def _join(work: Writing, part: Part) -> None:
+    """Put the pieces of a file together, and remove them; unless that is done."""
+    path, pieces = part.whole(work.out), part.pieces(work.out)
+    if finished(path, work.digest) is None:
+        write_all([(path, lambda to: join(to, pieces, work.digest))])
+    shutil.rmtree(pieces[0].parent, ignore_errors=True)
 
 
 def _where(part: Part, first: int, row: int) -> str:
