@@ -22,6 +22,7 @@ from jaxtyping import PRNGKeyArray, PyTree
 from proxbi import _check, checkpoint
 from proxbi._driver import Driver, ending, feasible, goal_of
 from proxbi._estimate import require_rows_for
+from proxbi._hosted import hosted
 from proxbi._place import HERE, Place
 from proxbi._streamed import Streamed, on_sample, rows_flow
 from proxbi._validate import checked
@@ -97,6 +98,8 @@ def minimize(
     default = solver is None
     solver = AdaptiveProxBiO() if solver is None else solver
     callbacks = _with_bar(callbacks, progress)
+    if rows_flow(problem) and isinstance(solver, Solver) and not isinstance(solver, OnBatches):
+        problem = hosted(problem, x0, y0)
     given, streamed = problem, rows_flow(problem)
     if polish:
         _require_polish(solver, streamed)

@@ -4,7 +4,6 @@
 `JAX_PROCESS_ID`, and knows nothing of Open MPI 5. So all of it is looked up here, and handed over in full.
 """
 
-import atexit
 import os
 import re
 from collections.abc import Mapping
@@ -12,7 +11,7 @@ from typing import NamedTuple
 
 import jax
 
-from proxbi.distributed._ranks import leave
+from proxbi.distributed._ranks import leave_early
 
 _FIRST_PORT, _PORTS = 61_440, 4_096  # the last ports there are; a job has one of them by its number, as in JAX itself
 _LOOKED_FOR = (
@@ -90,7 +89,7 @@ def initialize(
             f"rank {launch.process_id} of {launch.num_processes} could not join the others at "
             f"{launch.coordinator_address} within {timeout} s: {line}"
         ) from error
-    atexit.register(leave)  # called before what JAX registered: the last comes first
+    leave_early()
     return launch
 
 

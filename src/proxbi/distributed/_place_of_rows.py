@@ -16,7 +16,8 @@ from proxbi._place import Place
 from proxbi.distributed import _layout, _ranks
 from proxbi.distributed._digest import described, digests
 from proxbi.distributed._own_rows import require_own_rows
-from proxbi.distributed._parts import enlarged, has_rows
+from proxbi.distributed._parts import enlarged
+from proxbi.rows._own import has_rows
 
 Axis = tuple[int, int] | None
 """Of a leaf: which of its axes is that of the rows, and how many entries each has; None where none is."""

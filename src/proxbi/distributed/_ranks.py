@@ -4,9 +4,11 @@ All of it goes through `jax.experimental.multihost_utils`, which every process m
 
 Where a process dies, the sum that the others wait for breaks, and JAX raises what its transport says. The others cannot
 go on without it; and at their own end JAX would wait for it, a minute and more, and abort. So `together` says in words
-what happened, and `leave` ends the process without that wait.
+what happened, and the process ends without that wait. So does one that ends with an error of its own: the others would
+wait for it as long.
 """
 
+import atexit
 import hashlib
 import os
 import sys
@@ -22,7 +24,7 @@ _MESSAGE = 1024  # bytes of an error that other processes are told
 _AGAIN = 75  # EX_TEMPFAIL: start all of them again
 # How transports (gloo on CPUs, NCCL on NVIDIA GPUs) and JAX's coordination service say that a peer is gone.
 _BROKEN = ("gloo", "nccl", "coordination service", "connection reset", "connection closed", "socket closed")
-_LOST: list[str] = []
+_CODES: list[int] = []  # with which this process is to end, the first of them; empty as long as all is well
 
 
 class RankLostError(RuntimeError):
@@ -40,7 +42,7 @@ def together() -> Iterator[None]:
         said = str(error)
         if isinstance(error, RankLostError) or not any(sign in said.lower() for sign in _BROKEN):
             raise
-        _LOST.append(said)
+        _CODES.append(_AGAIN)
         raise RankLostError(
             f"rank {jax.process_index()} of {jax.process_count()} lost another process of this run, which ended or "
             "cannot be reached: what it said last tells why. Start all processes again; with Checkpoint(folder) and "
@@ -48,12 +50,23 @@ def together() -> Iterator[None]:
         ) from None
 
 
-def leave() -> None:
-    """At the end of a process: where another one was lost, do not wait for it as JAX would."""
-    if _LOST:
+def leave_early() -> None:
+    """From now on, end without waiting for the others where one was lost, or where this process ends with an error."""
+    before = sys.excepthook
+
+    def noted(*error: Any) -> None:
+        before(*error)
+        _CODES.append(1)
+
+    sys.excepthook = noted
+    atexit.register(_leave)  # called before what JAX registered: the last comes first
+
+
+def _leave() -> None:
+    if _CODES:
         sys.stdout.flush()
         sys.stderr.flush()
-        os._exit(_AGAIN)
+        os._exit(_CODES[0])
 
 
 def first_nonzero(numbers: list[int]) -> list[int]:
