@@ -98,7 +98,7 @@ def minimize(
     default = solver is None
     solver = AdaptiveProxBiO() if solver is None else solver
     callbacks = _with_bar(callbacks, progress)
-    if rows_flow(problem) and isinstance(solver, Solver) and not isinstance(solver, OnBatches):
+    if rows_flow(problem) and not isinstance(solver, OnBatches):
         problem = hosted(problem, x0, y0)
     given, streamed = problem, rows_flow(problem)
     if polish:

@@ -61,7 +61,8 @@ def trial_at(x0: PyTree, y0: PyTree, count: int) -> Trial:
     """For `count` rows that have entries in x."""
     x, y = _nudged(jax.tree.map(np.asarray, x0)), _nudged(jax.tree.map(np.asarray, y0))
     flags, few = [has_rows(leaf, count) for leaf in jax.tree.leaves(x)], min(_FEW, count)
-    return Trial(*jax.tree.map(jnp.asarray, (_cut(x, flags, slice(few)), y)), flags, few)
+    own, at_y = jax.tree.map(jnp.asarray, (_cut(x, flags, slice(few)), y))
+    return Trial(own, at_y, flags, few)
 
 
 def require_own_rows(level: Level, function: Callable[..., Scalar], rows: PyTree, of: int, at: Trial) -> None:
