@@ -5,6 +5,7 @@ on the way costs little.
 import json
 import os
 import pickle
+import re
 import signal
 import warnings
 from collections.abc import Iterator
@@ -245,11 +246,19 @@ def test_trusted_rows_may_be_in_a_file_of_their_own(folder: Path, tmp_path: Path
 
 def test_the_command_takes_a_pattern(folder: Path, in_blocks: dict[str, Any], tmp_path: Path) -> None:
     options = ["--label", "label", "--trusted-col", "gold", "--group", "who", "--id", "id"]
-    ran = run_command("data/*.parquet", *options, "--out", tmp_path / "out", "--json", tmp_path / "s.json", cwd=folder)
+    to = ["--out", tmp_path / "out", "--json", tmp_path / "s.json", "--report", tmp_path / "r.html"]
+    ran = run_command("data/*.parquet", *options, *to, cwd=folder)
     assert ran.code == 0, ran.err
     assert in_blocks["headline"] in ran.out
     require_same_figures(json.loads((tmp_path / "s.json").read_text()), in_blocks)
     require_same(joined(tmp_path / "out"), pd.read_parquet(folder / "cleaned.parquet"))
+    page, suspects = (tmp_path / "r.html").read_text(), joined(tmp_path / "out").query("proxbi_issue")
+    assert in_blocks["headline"] in page
+    assert f"Flagged rows: {len(suspects):,}; of the 450 rows that were learned from" in page
+    assert "shares and their intervals are of all rows" in page
+    called = set(re.findall(r'data-called="(r\d+)"', page))
+    assert called
+    assert called <= set(joined(folder / "out")["id"])
 
 
 # --- what is refused --------------------------------------------------------------------------------------------------
@@ -268,7 +277,8 @@ def refused(folder: Path, *options: object) -> str:
         (["data/*.parquet"], "--out must be given"),
         (["data/*.parquet", "--out", "data"], "is the folder of the input"),
         (["data/*.parquet", "--out", "whole.parquet"], "whole.parquet is a file"),
-        (["data/*.parquet", "--out", "o", "--report", "r.html"], "--report needs all rows in memory"),
+        (["data/*.parquet", "--out", "o", "--decisions", "d.csv"], "--decisions needs all rows in memory"),
+        (["data/*.parquet", "--out", "o", "--report", "data"], "data is a folder"),
         (
             ["data/*.parquet", "--out", "o", "--scheduler", "tcp://x:1"],
             "--scheduler and --workers are for --engine dask",
