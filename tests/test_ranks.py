@@ -1,6 +1,7 @@
 """Several processes: the same run as in one, agreement before it, and one end for all of them."""
 
 import os
+import shutil
 import signal
 import socket
 import subprocess
@@ -18,6 +19,7 @@ from proxbi.checkpoint import checkpoints
 
 pytestmark = pytest.mark.slow
 CHILD = Path(__file__).with_name("child_rank.py")
+ENDED_BY_ITSELF = {75}  # "start me again"
 PATIENCE = 300  # seconds for a process to end: one that hangs must not stop the tests
 
 
@@ -104,8 +106,30 @@ def test_launchers(count: int, variables: str, tmp_path: Path) -> None:
         np.testing.assert_allclose(x, plain.x, rtol=0, atol=1e-12)
 
 
+@pytest.mark.hours
+@pytest.mark.skipif(shutil.which("mpirun") is None, reason="Open MPI is not installed")
+def test_mpirun(tmp_path: Path) -> None:
+    """The launcher itself, which says nothing of where rank 0 is: all of them are on this machine."""
+    plain = {name: value for name, value in os.environ.items() if name != "XLA_FLAGS"}
+    command = ["mpirun", "-n", "2", "--oversubscribe", sys.executable, str(CHILD), str(tmp_path), "once"]
+    root = {"OMPI_ALLOW_RUN_AS_ROOT": "1", "OMPI_ALLOW_RUN_AS_ROOT_CONFIRM": "1"}
+    environment = plain | {"JAX_PLATFORMS": "cpu"} | root
+    subprocess.run(command, check=True, timeout=PATIENCE, env=environment, cwd=CHILD.parent)
+    assert (tmp_path / "x-0.bin").read_bytes() == (tmp_path / "x-1.bin").read_bytes()
+    assert [path.name for path in tmp_path.glob("record-*")] == ["record-0.csv"]
+
+
+@pytest.mark.hours
+def test_an_error_of_one_rank_ends_all(tmp_path: Path) -> None:
+    """The one that fails does not wait for the others, and they do not wait for it."""
+    with ranks(2, str(tmp_path), "fails") as processes:
+        for process in processes:
+            process.communicate(timeout=PATIENCE)
+        assert processes[1].returncode == 1
+        assert processes[0].returncode in ENDED_BY_ITSELF
+
+
 KILLS = 20
-ENDED_BY_ITSELF = {75}  # "start me again"
 WITHOUT_RANK_0 = {75, -signal.SIGABRT}  # JAX ends a process that cannot reach rank 0, if ours does not end it first
 
 
