@@ -256,7 +256,12 @@ BAD_LEVELS: dict[str, tuple[Any, str]] = {
 def test_functions_and_rows_that_cannot_be_streamed_are_named(name: str) -> None:
     more, said = BAD_LEVELS[name]
     with pytest.raises(ValueError, match=said):
-        minimize(on_rows(MemmapRows, **more), START, jnp.zeros_like(Y), ProxBiO(AID(GradientDescent(0.02, 5)), 1.0))
+        minimize(on_rows(MemmapRows, **more), START, jnp.zeros_like(Y))
+
+
+def test_an_x_of_another_length_than_the_rows_is_refused() -> None:
+    with pytest.raises(ValueError, match=r"use the number of a row only as x\[batch\.index\]"):
+        minimize(on_rows(MemmapRows), START | {"weight": X[:7]}, jnp.zeros_like(Y))
 
 
 # --- Parquet ----------------------------------------------------------------------------------------------------------

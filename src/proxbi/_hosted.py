@@ -17,6 +17,7 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import PyTree
 
+from proxbi import _check
 from proxbi._tree import Scalar
 from proxbi.problem import Problem
 from proxbi.rows import Batch, Rows, RowSource
@@ -139,12 +140,16 @@ def hosted(problem: Problem, x0: PyTree, y0: PyTree) -> Hosted:
             f"data: its rows are on the host, and {type(problem).__name__} has oracles of its own: give it arrays, or "
             "take a solver on batches, such as ProxSOBA()."
         )
-    sources = {level: _source(getattr(rows, level)) for level in LEVELS}
-    at = trial_at(x0, y0, len(sources["lower"]))
+    given = {level: getattr(rows, level) for level in LEVELS}
+    sources = {
+        level: HostRows(Prefetched(source)) if isinstance(source, RowSource) else rows.level(level)
+        for level, source in given.items()
+    }
+    at = trial_at(_check.float_tree("x0", x0), _check.float_tree("y0", y0), len(sources["lower"]))
     for level, source in sources.items():
         if isinstance(source, HostRows):
             few = jax.tree.map(jnp.asarray, source.source.block(0, min(at.few, len(source))))
-            _tried(level, getattr(problem, level), few, len(source), at)
+            require_own_rows(level, getattr(problem, level), few, len(source), at)
             require_usable(level, source, rows.classes)
     return Hosted(
         problem.upper,
@@ -153,21 +158,3 @@ def hosted(problem: Problem, x0: PyTree, y0: PyTree) -> Hosted:
         Levels(**sources),
         lower_regularizer=problem.lower_regularizer,
     )
-
-
-def _source(source: Any) -> HostRows | Batch:
-    if isinstance(source, RowSource):
-        return HostRows(Prefetched(source))
-    return (
-        source
-        if isinstance(source, Batch)
-        else Batch(source.rows, jnp.arange(len(source), dtype=jnp.int32), len(source))
-    )
-
-
-def _tried(level: Level, function: Callable[..., Scalar], few: PyTree, of: int, at: Any) -> None:
-    try:
-        require_own_rows(level, function, few, of, at)
-    except (TypeError, IndexError) as error:
-        line = (str(error) or type(error).__name__).splitlines()[0]
-        raise ValueError(f"{level} fails on the first rows of x0, y0 and data: {line}") from error

@@ -16,17 +16,13 @@ from proxbi.rows._own import require_own_rows as require_own_rows_of
 def require_own_rows(problem: Any, x0: PyTree, y0: PyTree, count: int) -> None:
     """Refuse weights, a ridge, upper or lower that mix rows."""
     at = trial_at(x0, y0, count)
-    try:
-        if isinstance(problem.lower, WeightedLoss):
-            _require_own_weights(problem, at)
-            return
-        for level in LEVELS:
-            function, source = _here(getattr(problem, level), at.few, 0), getattr(problem.data, level)
-            rows = _here(source.rows, min(at.few, len(source)), source.places)
-            require_own_rows_of(level, function, rows, len(source), at)
-    except (TypeError, IndexError) as error:
-        line = (str(error) or type(error).__name__).splitlines()[0]
-        raise ValueError(f"the problem fails on the first rows of x0, y0 and data: {line}") from error
+    if isinstance(problem.lower, WeightedLoss):
+        _require_own_weights(problem, at)
+        return
+    for level in LEVELS:
+        function, source = _here(getattr(problem, level), at.few, 0), getattr(problem.data, level)
+        rows = _here(source.rows, min(at.few, len(source)), source.places)
+        require_own_rows_of(level, function, rows, len(source), at)
 
 
 def _require_own_weights(problem: Any, at: Trial) -> None:
@@ -37,8 +33,12 @@ def _require_own_weights(problem: Any, at: Trial) -> None:
         weights = jnp.asarray(weights_of(x))
         return weights[0] if weights.ndim else weights
 
-    require_none("weights", first_weight, at, first=1)
-    require_none("ridge", lambda x: sum(map(jnp.sum, jax.tree.leaves(ridge_of(x)))), at, first=0)
+    try:
+        require_none("weights", first_weight, at, first=1)
+        require_none("ridge", lambda x: sum(map(jnp.sum, jax.tree.leaves(ridge_of(x)))), at, first=0)
+    except (TypeError, IndexError) as error:
+        line = (str(error) or type(error).__name__).splitlines()[0]
+        raise ValueError(f"weights or ridge fail on the first entries of x0: {line}") from error
 
 
 def _here(tree: PyTree, few: int, places: int) -> PyTree:

@@ -68,8 +68,12 @@ def trial_at(x0: PyTree, y0: PyTree, count: int) -> Trial:
 def require_own_rows(level: Level, function: Callable[..., Scalar], rows: PyTree, of: int, at: Trial) -> None:
     """Refuse a level that mixes rows, or is no mean over them; `rows` are the first of the `of` that there are."""
     one = Batch(jax.tree.map(itemgetter(slice(1)), rows), jnp.zeros(1, jnp.int32), of)
-    require_none(level, partial(_swapped, function, at.y, one), at, first=int(level == "lower"))
-    _require_mean(level, jax.jit(function), rows, of, at)
+    try:
+        require_none(level, partial(_swapped, function, at.y, one), at, first=int(level == "lower"))
+        _require_mean(level, jax.jit(function), rows, of, at)
+    except (TypeError, IndexError) as error:
+        line = (str(error) or type(error).__name__).splitlines()[0]
+        raise ValueError(f"{level} fails on the first rows of x0, y0 and data: {line}") from error
 
 
 def require_none(name: str, function: Callable[[PyTree], Any], at: Trial, first: int) -> None:
