@@ -42,6 +42,10 @@ def say(row: dict[str, Any], snapshot: Any) -> None:
     print(row["step"], flush=True)
 
 
+def fail(row: dict[str, Any], snapshot: Any) -> None:
+    raise LookupError("a callback of rank 1")
+
+
 def write(path: Path, result: proxbi.Result) -> None:
     path.write_bytes(bytes(memoryview(result.x).cast("B")))
 
@@ -60,6 +64,9 @@ def main(folder: str, what: str = "all", steps: str = str(ENDLESS)) -> None:
     if what == "resume":
         write(out / f"x-{rank}.bin", ended(problem, out, int(steps)))
         return
+    if what == "fails":
+        callbacks = [fail] if rank == 1 else []
+        proxbi.minimize(problem, *starts(), FIXED, steps=ENDLESS, every=5, callbacks=callbacks)
     assert initialize() == LAUNCH  # a second call changes nothing
     result = proxbi.minimize(problem, *starts(), FIXED, steps=50, callbacks=[Record(out / f"record-{rank}.csv")])
     write(out / f"x-{rank}.bin", result)

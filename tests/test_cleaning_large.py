@@ -5,6 +5,7 @@ on the way costs little.
 import json
 import os
 import pickle
+import re
 import signal
 import warnings
 from collections.abc import Iterator
@@ -182,6 +183,45 @@ def test_what_is_finished_is_not_done_again(folder: Path, in_blocks: dict[str, A
     require_same(joined(out), pd.read_parquet(folder / "cleaned.parquet"))
 
 
+class Stopped(Exception):
+    """A run that ends before its time."""
+
+
+def test_a_large_file_is_done_by_row_groups(folder: Path, in_blocks: dict[str, Any], tmp_path: Path) -> None:
+    """A run that broke off in the middle of a file goes on there; in the end it is one file, and nothing beside it."""
+    data, out, seen = tmp_path / "data.parquet", tmp_path / "out", list[str]()
+    pq.write_table(pq.read_table(folder / "whole.parquet"), data, row_group_size=200)
+
+    def stop(stage: str, share: float) -> None:
+        seen.append(stage)
+        if seen.count(JUDGING) == 3:
+            raise Stopped
+
+    with patch.object(parquet, "PIECE", 450):
+        parts = parquet.find_parts(data)
+        assert [(part.first, part.rows, part.groups) for part in parts] == [
+            (0, 400, range(0, 2)),
+            (400, 400, range(2, 4)),
+            (800, 400, range(4, 6)),
+            (1200, 200, range(6, 7)),
+        ]
+        assert "row 407" in parts[1].where(7)
+        with pytest.raises(Stopped):
+            clean_files(data, ROLES, out, progress=stop)
+        pieces = out / ".data.parquet.pieces"
+        before = {path.name: path.stat().st_mtime_ns for path in pieces.iterdir()}
+        assert set(before) == {"0.parquet", "1.parquet", "2.parquet"}
+        with patch("proxbi.cleaning.large.job.shutil.rmtree"):  # or the pieces would be gone
+            found = clean_files(data, ROLES, out).summary
+        after = {path.name: path.stat().st_mtime_ns for path in pieces.iterdir()}
+        assert after.items() > before.items()
+        again = clean_files(data, ROLES, out).summary
+    assert [path.name for path in out.iterdir()] == ["data.parquet"]
+    require_same(joined(out), pd.read_parquet(folder / "cleaned.parquet"))
+    for summary in (found, again):
+        require_same_figures(summary, in_blocks)
+
+
 def test_another_request_does_everything_again(folder: Path, in_blocks: dict[str, Any], tmp_path: Path) -> None:
     """Negative control: with another mode, no file is taken for finished, and the modes are those of one process."""
     for mode in ("drop", "relabel"):
@@ -206,11 +246,19 @@ def test_trusted_rows_may_be_in_a_file_of_their_own(folder: Path, tmp_path: Path
 
 def test_the_command_takes_a_pattern(folder: Path, in_blocks: dict[str, Any], tmp_path: Path) -> None:
     options = ["--label", "label", "--trusted-col", "gold", "--group", "who", "--id", "id"]
-    ran = run_command("data/*.parquet", *options, "--out", tmp_path / "out", "--json", tmp_path / "s.json", cwd=folder)
+    to = ["--out", tmp_path / "out", "--json", tmp_path / "s.json", "--report", tmp_path / "r.html"]
+    ran = run_command("data/*.parquet", *options, *to, cwd=folder)
     assert ran.code == 0, ran.err
     assert in_blocks["headline"] in ran.out
     require_same_figures(json.loads((tmp_path / "s.json").read_text()), in_blocks)
     require_same(joined(tmp_path / "out"), pd.read_parquet(folder / "cleaned.parquet"))
+    page, suspects = (tmp_path / "r.html").read_text(), joined(tmp_path / "out").query("proxbi_issue")
+    assert in_blocks["headline"] in page
+    assert f"Flagged rows: {len(suspects):,}; of the 450 rows that were learned from" in page
+    assert "shares and their intervals are of all rows" in page
+    called = set(re.findall(r'data-called="(r\d+)"', page))
+    assert called
+    assert called <= set(joined(folder / "out")["id"])
 
 
 # --- what is refused --------------------------------------------------------------------------------------------------
@@ -229,7 +277,8 @@ def refused(folder: Path, *options: object) -> str:
         (["data/*.parquet"], "--out must be given"),
         (["data/*.parquet", "--out", "data"], "is the folder of the input"),
         (["data/*.parquet", "--out", "whole.parquet"], "whole.parquet is a file"),
-        (["data/*.parquet", "--out", "o", "--report", "r.html"], "--report needs all rows in memory"),
+        (["data/*.parquet", "--out", "o", "--decisions", "d.csv"], "--decisions needs all rows in memory"),
+        (["data/*.parquet", "--out", "o", "--report", "data"], "data is a folder"),
         (
             ["data/*.parquet", "--out", "o", "--scheduler", "tcp://x:1"],
             "--scheduler and --workers are for --engine dask",

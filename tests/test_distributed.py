@@ -21,7 +21,9 @@ from proxbi import (
     Checkpoint,
     NegativeCappedL1,
     Problem,
+    RowError,
     Rows,
+    RowSource,
     Separable,
     Simplex,
     Zero,
@@ -269,6 +271,45 @@ def test_rows_of_a_file_are_read_by_those_who_need_them(tmp_path: Path) -> None:
     found = minimize(shard(problem), *child_mesh.starts(), child_mesh.FIXED, **FEW)
     expected = minimize(shard(general()), *child_mesh.starts(), child_mesh.FIXED, **FEW)
     np.testing.assert_array_equal(found.x, expected.x)
+
+
+def test_more_devices_than_threads_are_warned_of(monkeypatch: pytest.MonkeyPatch) -> None:
+    _layout.require_mesh(row_mesh())
+    monkeypatch.setattr(_layout, "_threads", lambda: 0)
+    with pytest.warns(UserWarning, match="mesh has 1 CPU devices of this process, which has 0 threads"):
+        _layout.require_mesh(row_mesh())
+
+
+class Own(RowSource):
+    """Rows that say which of them are read."""
+
+    def __init__(self, features: Any, targets: Any):
+        self.rows, self.read = (np.array(features), np.array(targets)), list[tuple[int, int]]()
+
+    def __len__(self) -> int:
+        return len(self.rows[0])
+
+    def take(self, indices: np.ndarray) -> Any:
+        return tuple(part[indices] for part in self.rows)
+
+    def block(self, start: int, stop: int) -> Any:
+        self.read.append((start, stop))
+        return tuple(part[start:stop] for part in self.rows)
+
+
+def test_a_streamed_model_is_spread_and_each_process_reads_its_own_rows() -> None:
+    parts = child_mesh.data()
+    source = Own(*parts["train"])
+    options = {"weights": jax.nn.sigmoid, "ridge": 0.1, "regularizer": L1(5e-4)}
+    model = glm.streamed_model(source, parts["held_out"], **options, check=False)
+    assert source.read == [(0, 1)]  # to see the shapes
+    found = minimize(shard(model), *child_mesh.starts(), child_mesh.FIXED, **FEW)
+    assert source.read.count((0, child_mesh.ROWS)) == 1  # those of this process, which has all
+    expected = minimize(shard(linear()), *child_mesh.starts(), child_mesh.FIXED, **FEW)
+    np.testing.assert_allclose(found.x, expected.x, atol=1e-12)
+    source.rows[1][7] = -1
+    with pytest.raises(RowError, match=r"train\[1\] has values outside of .* in 1 row\(s\): 7"):
+        shard(model)
 
 
 # --- launchers --------------------------------------------------------------------------------------------------------

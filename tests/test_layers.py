@@ -18,6 +18,7 @@ ORDER = [
     ["rows"],
     ["_functions"],
     ["problem"],
+    ["_hosted"],
     ["glm"],
     ["linear"],
     ["_lbfgs"],

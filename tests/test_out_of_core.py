@@ -14,7 +14,24 @@ import pyarrow.parquet as pq
 import pytest
 from numpy.testing import assert_allclose, assert_array_equal
 
-from proxbi import AID, CG, L1, AdaptiveProxBiO, GradientDescent, MemmapRows, ProxBiO, RowError, RowSource, minimize
+from proxbi import (
+    AID,
+    CG,
+    L1,
+    AdaptiveProxBiO,
+    Checkpoint,
+    GradientDescent,
+    MemmapRows,
+    Problem,
+    ProxBiO,
+    RowError,
+    Rows,
+    RowSource,
+    Separable,
+    Zero,
+    minimize,
+)
+from proxbi._hosted import hosted
 from proxbi.checkpoint import fingerprint
 from proxbi.cleaning import hyper_cleaning
 from proxbi.datasets import Labelled, ParquetRows
@@ -152,6 +169,99 @@ def test_sources_are_told_apart_for_checkpoints() -> None:
     marks = [fingerprint(problem, AdaptiveProxBiO()) for problem in made]
     assert marks[0] == marks[1]
     assert marks[0]["data"] != marks[2]["data"]
+
+
+# --- any problem on rows ----------------------------------------------------------------------------------------------
+
+START = {"weight": X, "ridge": jnp.asarray(0.3)}
+
+
+def log_loss(y: Any, batch: Any) -> Any:
+    scores = batch["z"].astype(y.dtype) @ y.T
+    return jax.nn.logsumexp(scores, axis=1) - jnp.take_along_axis(scores, batch["t"][:, None].astype(int), axis=1)[:, 0]
+
+
+def lower(x: Any, y: Any, batch: Any) -> Any:
+    weighed = jnp.mean(jax.nn.sigmoid(x["weight"][batch.index]) * log_loss(y, batch))
+    return weighed + 0.05 * (1 + x["ridge"] ** 2) * jnp.sum(y**2)
+
+
+def upper(x: Any, y: Any, batch: Any) -> Any:
+    return jnp.mean(log_loss(y, batch)) + 0.01 * x["ridge"] ** 2
+
+
+def on_rows(source: Any, lower: Any = lower, upper: Any = upper, **rows: Any) -> Problem:
+    train, held_out = {"z": Z, "t": T}, {"z": GOLD.features, "t": GOLD.labels}
+    h = Separable({"weight": L1(1e-4), "ridge": Zero()})
+    return Problem(upper, lower, h, Rows(upper=source(held_out), lower=source(train), **rows))
+
+
+@pytest.fixture
+def small_blocks(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("proxbi.rows._host.BYTES", 100)  # 20 rows of the training set
+
+
+ALL_OF = {
+    "values": lambda p, x, v: (p.value_upper(x, Y), p.value_lower(x, Y)),
+    "upper gradients": lambda p, x, v: p.value_and_grad_upper(x, Y),
+    "lower gradients": lambda p, x, v: (p.value_and_grad_lower(x, Y), p.grad_lower_x(x, Y)),
+    "products": lambda p, x, v: (p.hvp(x, Y)(v), p.cross(x, Y)(v)),
+}
+
+
+@pytest.mark.usefixtures("small_blocks")
+def test_any_problem_on_rows_has_the_oracles_that_it_has_in_memory() -> None:
+    streamed, plain = hosted(on_rows(MemmapRows), START, Y), on_rows(dict)
+    assert streamed.data.lower.source.blocks == 6
+    assert streamed.data.upper.source.blocks > 1
+    every = jax.jit(lambda p, x, v: {name: oracle(p, x, v) for name, oracle in ALL_OF.items()})
+    ours, theirs = (every(p, START, jnp.asarray(V)) for p in (streamed, plain))
+    for (path, a), b in zip(jax.tree_util.tree_leaves_with_path(ours), jax.tree.leaves(theirs), strict=True):
+        assert_allclose(a, b, rtol=1e-12, atol=1e-14, err_msg=jax.tree_util.keystr(path))
+    assert streamed.row_numbers() == plain.row_numbers()
+
+
+@pytest.mark.slow
+@pytest.mark.usefixtures("small_blocks")
+def test_a_full_batch_solver_takes_rows_of_a_file(tmp_path: Path) -> None:
+    solver = ProxBiO(AID(GradientDescent(0.02, steps=5), CG(5)), step_size=5.0)
+    ours, theirs = (
+        minimize(on_rows(source), START, jnp.zeros_like(Y), solver, steps=8, every=4, **more)
+        for source, more in ((MemmapRows, {"callbacks": [Checkpoint(tmp_path)]}), (dict, {}))
+    )
+    assert_allclose(ours.x["weight"], theirs.x["weight"], rtol=1e-9, atol=1e-12)
+    assert_array_equal(ours.x["weight"] == 0, theirs.x["weight"] == 0)
+    assert_allclose([ours.x["ridge"], ours.objective], [theirs.x["ridge"], theirs.objective], rtol=1e-9)
+    assert ours.counts.as_dict() == theirs.counts.as_dict()
+    assert float(jnp.abs(ours.x["weight"] - X).max()) > 1e-3  # it did move
+    resumed = minimize(on_rows(MemmapRows), START, jnp.zeros_like(Y), solver, steps=8, resume=tmp_path)
+    assert_array_equal(resumed.x["weight"], ours.x["weight"])
+
+
+BAD_LEVELS: dict[str, tuple[Any, str]] = {
+    "rows of others": (
+        {"lower": lambda x, y, b: lower({**x, "weight": jnp.roll(x["weight"], 1)}, y, b)},
+        "lower depends on entries of x that belong to other rows",
+    ),
+    "a sum": ({"lower": lambda x, y, b: len(b) * lower(x, y, b)}, "lower must be a mean over the rows of its batch"),
+    "upper with entries of rows": (
+        {"upper": lambda x, y, b: upper(x, y, b) + jnp.sum(x["weight"])},
+        "upper depends on entries of x that belong to other rows",
+    ),
+    "classes": ({"classes": 2}, r"upper\['t'\] has values outside of 0\.\.1"),
+}
+
+
+@pytest.mark.parametrize("name", BAD_LEVELS)
+def test_functions_and_rows_that_cannot_be_streamed_are_named(name: str) -> None:
+    more, said = BAD_LEVELS[name]
+    with pytest.raises(ValueError, match=said):
+        minimize(on_rows(MemmapRows, **more), START, jnp.zeros_like(Y))
+
+
+def test_an_x_of_another_length_than_the_rows_is_refused() -> None:
+    with pytest.raises(ValueError, match=r"use the number of a row only as x\[batch\.index\]"):
+        minimize(on_rows(MemmapRows), START | {"weight": X[:7]}, jnp.zeros_like(Y))
 
 
 # --- Parquet ----------------------------------------------------------------------------------------------------------

@@ -1,6 +1,7 @@
 """Several processes: the same run as in one, agreement before it, and one end for all of them."""
 
 import os
+import shutil
 import signal
 import socket
 import subprocess
@@ -18,6 +19,7 @@ from proxbi.checkpoint import checkpoints
 
 pytestmark = pytest.mark.slow
 CHILD = Path(__file__).with_name("child_rank.py")
+ENDED_BY_ITSELF = {75}  # "start me again"
 PATIENCE = 300  # seconds for a process to end: one that hangs must not stop the tests
 
 
@@ -52,12 +54,17 @@ def ranks(count: int, *arguments: str, variables: str = "jax") -> Iterator[list[
             process.communicate()
 
 
+def await_step(process: subprocess.Popen[str], step: int) -> None:
+    """Read what the process says until it has taken so many steps."""
+    for line in process.stdout or ():
+        if line.strip().isdigit() and int(line) >= step:
+            return
+
+
 def test_two_processes_are_one_run(tmp_path: Path) -> None:
     with ranks(2, str(tmp_path)) as processes:
-        for line in processes[0].stdout or ():
-            if line.strip().isdigit() and int(line) >= 30:
-                processes[1].send_signal(signal.SIGTERM)
-                break
+        await_step(processes[0], 30)
+        processes[1].send_signal(signal.SIGTERM)
         ends = [process.communicate(timeout=PATIENCE)[0].splitlines()[-1] for process in processes]
         assert [process.returncode for process in processes] == [75, 75]
     step = int(ends[0].removeprefix("PREEMPTED "))
@@ -100,20 +107,49 @@ def test_launchers(count: int, variables: str, tmp_path: Path) -> None:
 
 
 @pytest.mark.hours
+@pytest.mark.skipif(shutil.which("mpirun") is None, reason="Open MPI is not installed")
+def test_mpirun(tmp_path: Path) -> None:
+    """The launcher itself, which says nothing of where rank 0 is: all of them are on this machine."""
+    plain = {name: value for name, value in os.environ.items() if name != "XLA_FLAGS"}
+    command = ["mpirun", "-n", "2", "--oversubscribe", sys.executable, str(CHILD), str(tmp_path), "once"]
+    root = {"OMPI_ALLOW_RUN_AS_ROOT": "1", "OMPI_ALLOW_RUN_AS_ROOT_CONFIRM": "1"}
+    environment = plain | {"JAX_PLATFORMS": "cpu"} | root
+    subprocess.run(command, check=True, timeout=PATIENCE, env=environment, cwd=CHILD.parent)
+    assert (tmp_path / "x-0.bin").read_bytes() == (tmp_path / "x-1.bin").read_bytes()
+    assert [path.name for path in tmp_path.glob("record-*")] == ["record-0.csv"]
+
+
+@pytest.mark.hours
+def test_an_error_of_one_rank_ends_all(tmp_path: Path) -> None:
+    """The one that fails does not wait for the others, and they do not wait for it."""
+    with ranks(2, str(tmp_path), "fails") as processes:
+        for process in processes:
+            process.communicate(timeout=PATIENCE)
+        assert processes[1].returncode == 1
+        assert processes[0].returncode in ENDED_BY_ITSELF
+
+
+KILLS = 20
+WITHOUT_RANK_0 = {75, -signal.SIGABRT}  # JAX ends a process that cannot reach rank 0, if ours does not end it first
+
+
+@pytest.mark.hours
 def test_killed_at_random_moments(tmp_path: Path) -> None:
-    """kill -9 of rank 0 or of another, and a new start of all: in the end it is as if nothing had happened."""
-    draw = np.random.default_rng(0)
-    done = 0
-    for attempt in range(20):
-        until = done + int(draw.integers(5, 60))
+    """kill -9 of rank 0, of another, and of rank 0 while it writes; the other one ends by itself. After a new start of
+    all, in the end it is as if nothing had happened.
+    """
+    draw, folder, done = np.random.default_rng(0), tmp_path / "checkpoints", 0
+    for attempt in range(KILLS):
+        until, victim = done + int(draw.integers(5, 60)), attempt % 2
         with ranks(2, str(tmp_path), "resume", str(10**8)) as processes:
-            for line in processes[0].stdout or ():
-                if line.strip().isdigit() and int(line) >= until:
-                    processes[attempt % 2].kill()
-                    break
-            for process in processes:
-                process.kill()  # the other one would wait for the heartbeat
-        done = int(checkpoints(tmp_path / "checkpoints")[0].stem.removeprefix("step-"))
+            await_step(processes[0], until)
+            while attempt % 4 == 2 and not list(folder.glob(".step-*.tmp")):
+                assert processes[0].poll() is None
+            processes[victim].kill()
+            other = processes[1 - victim]
+            other.communicate(timeout=PATIENCE)
+            assert other.returncode in (ENDED_BY_ITSELF if victim else WITHOUT_RANK_0), attempt
+        done = int(checkpoints(folder)[0].stem.removeprefix("step-"))
         assert done >= until - 5
     last = done + 5
     with ranks(2, str(tmp_path), "resume", str(last)) as processes:

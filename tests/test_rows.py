@@ -258,7 +258,7 @@ BAD: dict[str, tuple[Any, type[Exception], str]] = {
         TypeError,
         "data: its rows are on the host, and ProxSABA",
     ),
-    "host rows for all": (lambda: run(DataSet(), AdaptiveProxBiO()), TypeError, "data: its rows are on the host"),
+    "a loader for all": (lambda: run(Loader(), AdaptiveProxBiO()), RowError, "an iterable has no length"),
     "polish on host": (lambda: run(DataSet(), polish=True), ValueError, "polish needs all rows on the device"),
     "polish": (lambda: run({"t": TARGETS}, AdaptiveProxBiO(), polish=True), ValueError, "polish is for solvers"),
     "a solver that compares": (lambda: Minibatch(AdaptiveProxBiO()), TypeError, "solver must not be AdaptiveProxBiO"),

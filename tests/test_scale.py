@@ -11,6 +11,17 @@ import pytest
 PAGE = (Path(__file__).parents[1] / "docs" / "scale.md").read_text()
 
 
+LARGE_TABLES = (Path(__file__).parents[1] / "docs" / "large_tables.md").read_text()
+
+
+@pytest.mark.parametrize("page", [PAGE, LARGE_TABLES], ids=["scale", "large_tables"])
+def test_the_tests_that_a_page_names_are_there(page: str) -> None:
+    there = "\n".join(path.read_text() for path in Path(__file__).parent.glob("test_*.py"))
+    named = set(re.findall(r"`(test_\w+)`", page))
+    assert len(named) > 10
+    assert [name for name in sorted(named) if f"def {name}(" not in there] == []
+
+
 def block(name: str, language: str = "python") -> str:
     found = re.search(
         rf"<!-- executed by tests/test_scale.py: {re.escape(name)} -->\n```{language}\n(.*?)```", PAGE, re.DOTALL

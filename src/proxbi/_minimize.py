@@ -22,6 +22,7 @@ from jaxtyping import PRNGKeyArray, PyTree
 from proxbi import _check, checkpoint
 from proxbi._driver import Driver, ending, feasible, goal_of
 from proxbi._estimate import require_rows_for
+from proxbi._hosted import hosted
 from proxbi._place import HERE, Place
 from proxbi._streamed import Streamed, on_sample, rows_flow
 from proxbi._validate import checked
@@ -98,6 +99,8 @@ def minimize(
     default = solver is None
     solver = AdaptiveProxBiO() if solver is None else solver
     callbacks = _with_bar(callbacks, progress)
+    if rows_flow(problem) and not isinstance(solver, OnBatches):
+        problem = hosted(problem, x0, y0)
     given, streamed = problem, rows_flow(problem)
     if polish:
         _require_polish(solver, streamed)
@@ -119,7 +122,7 @@ def minimize(
         return _returned(_fetched(problem.place, loop.untouched(Status.INFEASIBLE_START)), throw)
 
     saves = any(isinstance(callback, Checkpoint) for callback in callbacks)
-    with ending(terminated=saves) as ended, ExitStack() as stack:
+    with problem.place.together(), ending(terminated=saves) as ended, ExitStack() as stack:
         stack.callback(loop.close)
         _open_callbacks(callbacks, Run(described, solver, steps, snapshot.step), stack, loop)
         loop.compile()

@@ -4,6 +4,7 @@
 """
 
 from collections.abc import Callable
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import fields
 from typing import Any
 
@@ -68,6 +69,10 @@ class Place:
     def by_first(self, action: Callable[[], None]) -> None:
         """Let the first process do it, and wait; what it raises is raised everywhere."""
         action()
+
+    def together(self) -> AbstractContextManager[None]:
+        """Around what all processes do: it says so where one of them is lost."""
+        return nullcontext()
 
     def require_alike(self, **settings: Any) -> None:
         """Refuse settings in which the processes differ, by name."""

@@ -29,11 +29,7 @@ def rows_flow(problem: Any) -> bool:
 def on_sample(problem: Problem, solver: Solver) -> Problem:
     """The problem on the few batches that steps are learned from: what is checked and compiled before rows flow."""
     rows = problem.data
-    if not isinstance(solver, OnBatches):
-        raise TypeError(
-            f"data: its rows are on the host, and {type(solver).__name__} needs them all at once: take a solver on "
-            "batches, such as ProxSOBA(), or give arrays."
-        )
+    assert isinstance(solver, OnBatches), "others read all rows: `_hosted`"
     if solver.reads_all_rows:
         raise TypeError(
             f"data: its rows are on the host, and {type(solver).__name__} needs more of them than a batch: take "

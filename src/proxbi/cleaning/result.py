@@ -127,10 +127,14 @@ class Cleaned:
     """The rows that are not trusted, those first whose labels would teach most if a person decided them."""
     decided: Bool[np.ndarray, " n"] = field(default_factory=lambda: np.zeros(0, bool))
     """The trusted rows that a person decided, having seen their labels; empty where there are none."""
+    whole: RowCounts | None = None
+    """Of the table that these rows were drawn from, which the rates are about too; None where these are all."""
 
     @property
     def counts(self) -> RowCounts:
         """How many rows there are."""
+        if self.whole is not None:
+            return self.whole
         found = (~self.trusted, self.trusted, self.decided, self.issue)
         return RowCounts(*(int(np.sum(each)) for each in found))
 

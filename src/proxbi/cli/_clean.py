@@ -167,12 +167,14 @@ def clean(
             steps = next_steps(given_command())
             job = clean_file(data, roles, outputs, pred_probs=pred_probs, decisions=decisions, steps=steps, **common)
         else:
-            refused = {"--report": report, "--pred-probs": pred_probs, "--decisions": decisions}
+            refused = {"--pred-probs": pred_probs, "--decisions": decisions}
             job = clean_files(
                 data,
                 roles,
                 _folder(out, [name for name, given in refused.items() if given is not None]),
                 to_summary=json_,
+                to_report=report,
+                show_rows=not no_rows,
                 mode=mode.value,
                 engine="dask" if chosen is _Engine.dask else "blocks",
                 scheduler=scheduler,

@@ -11,6 +11,8 @@ from typing import NamedTuple
 
 import jax
 
+from proxbi.distributed._ranks import leave_early
+
 _FIRST_PORT, _PORTS = 61_440, 4_096  # the last ports there are; a job has one of them by its number, as in JAX itself
 _LOOKED_FOR = (
     "JAX_COORDINATOR_ADDRESS with JAX_NUM_PROCESSES and JAX_PROCESS_ID; srun's SLURM_STEP_NODELIST, SLURM_NTASKS and "
@@ -87,6 +89,7 @@ def initialize(
             f"rank {launch.process_id} of {launch.num_processes} could not join the others at "
             f"{launch.coordinator_address} within {timeout} s: {line}"
         ) from error
+    leave_early()
     return launch
 
 

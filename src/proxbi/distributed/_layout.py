@@ -6,6 +6,8 @@ row, so that no function meets a row that it could not stand; they have weight 0
 0.
 """
 
+import os
+import warnings
 from collections.abc import Callable, Iterable
 from typing import Any
 
@@ -47,6 +49,18 @@ def require_mesh(mesh: Any) -> None:
     if UNITS % mesh.size:
         fit = [number for number in range(1, UNITS + 1) if UNITS % number == 0]
         raise ValueError(f"mesh has {mesh.size} devices, and rows can be spread over {', '.join(map(str, fit))}.")
+    local = [device for device in mesh.local_devices if device.platform == "cpu"]
+    if len(local) > _threads():
+        warnings.warn(
+            f"mesh has {len(local)} CPU devices of this process, which has {_threads()} threads: devices wait for one "
+            "another, and may wait for ever. Start a process for each device instead.",
+            stacklevel=3,
+        )
+
+
+def _threads() -> int:
+    """Of XLA in this process."""
+    return int(os.environ.get("NPROC") or os.cpu_count() or 1)
 
 
 def sharding(mesh: Mesh, axis: int | None) -> NamedSharding:

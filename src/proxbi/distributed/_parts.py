@@ -14,11 +14,7 @@ from proxbi.distributed import _layout
 from proxbi.glm import Design
 from proxbi.regularizers import Regularizer, Separable, Zero
 from proxbi.rows import ArrayRows
-
-
-def has_rows(leaf: Any, places: int) -> bool:
-    """Whether the first axis of an array is that of the rows."""
-    return jnp.ndim(leaf) > 0 and jnp.shape(leaf)[0] == places
+from proxbi.rows._own import has_rows
 
 
 class OfRows(eqx.Module):

@@ -1,6 +1,7 @@
 """Where the vectors of a run on a mesh are: those with an entry for each row are spread, all others are copies."""
 
 from collections.abc import Callable
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -15,7 +16,8 @@ from proxbi._place import Place
 from proxbi.distributed import _layout, _ranks
 from proxbi.distributed._digest import described, digests
 from proxbi.distributed._own_rows import require_own_rows
-from proxbi.distributed._parts import enlarged, has_rows
+from proxbi.distributed._parts import enlarged
+from proxbi.rows._own import has_rows
 
 Axis = tuple[int, int] | None
 """Of a leaf: which of its axes is that of the rows, and how many entries each has; None where none is."""
@@ -121,6 +123,10 @@ class RowPlace(Place):
             _ranks.by_first(action)
         else:
             action()
+
+    def together(self) -> AbstractContextManager[None]:
+        """A `RankLostError` where a process is lost."""
+        return _ranks.together() if self.shared else nullcontext()
 
     def require_alike(self, **settings: Any) -> None:
         """An error on all ranks, which names the settings and the ranks that differ."""

@@ -9,8 +9,7 @@ which every device computes its part: one all-reduce of a vector as large as y.
 
       g(x, y) = 1/n sum_i g_i(x_i, y),    g_i(x_i, y) = lower(x_i, y, row i),
 
-  and every device adds up the g_i of its own rows. `lower` is called with one row at a time (`vmap` makes matrix
-  products of it again), whose entry of x is x_i alone: nothing else is there to be asked for by mistake.
+  and every device adds up the g_i of its own rows (`rows._own.row_terms`).
 """
 
 from collections.abc import Callable
@@ -26,12 +25,13 @@ from jaxtyping import PyTree
 from proxbi._place import Place
 from proxbi._tree import Scalar
 from proxbi.distributed import _layout
-from proxbi.distributed._parts import SpreadRows, filled, has_rows
+from proxbi.distributed._parts import SpreadRows, filled
 from proxbi.distributed._place_of_rows import RowPlace
 from proxbi.glm import LinearModel
 from proxbi.problem import Problem
 from proxbi.rows import Batch
 from proxbi.rows._batches import Level
+from proxbi.rows._own import has_rows, row_terms
 
 
 class LinearModelOnMesh(LinearModel):
@@ -132,18 +132,9 @@ class ProblemOnMesh(Problem):
 
     def _part(self, level: Level, x: PyTree, y: PyTree, source: SpreadRows, spread: PyTree, numbers: Any) -> Scalar:
         """The sum of f_i / n, or of g_i / n, over the rows of one device."""
-        function, count = getattr(self, level), source.count
-        alone = jnp.zeros(1, jnp.int32)
-        flags = [flag and level == "lower" for flag in jax.tree.leaves(spread)]
-        leaves, structure = jax.tree.flatten(x)
-
-        def of_row(leaves: list[Any], row: PyTree) -> Scalar:
-            own = [leaf[None] if flag else leaf for leaf, flag in zip(leaves, flags, strict=True)]
-            one = jax.tree.map(lambda leaf: leaf[None], row)
-            return function(jax.tree.unflatten(structure, own), y, Batch(one, alone, count))
-
-        values = jax.vmap(of_row, in_axes=([0 if flag else None for flag in flags], 0))(leaves, source.rows)
-        return jnp.sum(jnp.where(numbers < count, values, 0)) / jnp.asarray(count, values.dtype)
+        own = jax.tree.map(lambda flag: flag and level == "lower", spread)
+        values = row_terms(getattr(self, level), x, y, source.rows, own, source.count)
+        return jnp.sum(jnp.where(numbers < source.count, values, 0)) / jnp.asarray(source.count, values.dtype)
 
 
 Compute = Callable[[Callable[[PyTree, PyTree], Scalar], PyTree, PyTree], Any]

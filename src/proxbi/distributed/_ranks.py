@@ -1,10 +1,19 @@
 """What the processes of a run tell one another, outside of compiled code: a few numbers now and then.
 
 All of it goes through `jax.experimental.multihost_utils`, which every process must call in the same order.
+
+Where a process dies, the sum that the others wait for breaks, and JAX raises what its transport says. The others cannot
+go on without it; and at their own end JAX would wait for it, a minute and more, and abort. So `together` says in words
+what happened, and the process ends without that wait. So does one that ends with an error of its own: the others would
+wait for it as long.
 """
 
+import atexit
 import hashlib
-from collections.abc import Callable
+import os
+import sys
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from typing import Any
 
 import jax
@@ -12,6 +21,52 @@ import numpy as np
 from jax.experimental import multihost_utils
 
 _MESSAGE = 1024  # bytes of an error that other processes are told
+_AGAIN = 75  # EX_TEMPFAIL: start all of them again
+# How transports (gloo on CPUs, NCCL on NVIDIA GPUs) and JAX's coordination service say that a peer is gone.
+_BROKEN = ("gloo", "nccl", "coordination service", "connection reset", "connection closed", "socket closed")
+_CODES: list[int] = []  # with which this process is to end, the first of them; empty as long as all is well
+
+
+class RankLostError(RuntimeError):
+    """Another process of the run ended, and this one cannot go on without it. At its end the process says 75, "start
+    me again"; `resume=` of a folder with checkpoints then goes on from the last one.
+    """
+
+
+@contextmanager
+def together() -> Iterator[None]:
+    """Turn the error of a collective that broke into a `RankLostError`."""
+    try:
+        yield
+    except (RuntimeError, ValueError) as error:  # JAX raises both
+        said = str(error)
+        if isinstance(error, RankLostError) or not any(sign in said.lower() for sign in _BROKEN):
+            raise
+        _CODES.append(_AGAIN)
+        raise RankLostError(
+            f"rank {jax.process_index()} of {jax.process_count()} lost another process of this run, which ended or "
+            "cannot be reached: what it said last tells why. Start all processes again; with Checkpoint(folder) and "
+            f"resume=folder the run goes on from its last checkpoint. ({said.splitlines()[0]})"
+        ) from None
+
+
+def leave_early() -> None:
+    """From now on, end without waiting for the others where one was lost, or where this process ends with an error."""
+    before = sys.excepthook
+
+    def noted(*error: Any) -> None:
+        before(*error)
+        _CODES.append(1)
+
+    sys.excepthook = noted
+    atexit.register(_leave)  # called before what JAX registered: the last comes first
+
+
+def _leave() -> None:
+    if _CODES:
+        sys.stdout.flush()
+        sys.stderr.flush()
+        os._exit(_CODES[0])
 
 
 def first_nonzero(numbers: list[int]) -> list[int]:
@@ -24,7 +79,8 @@ def gathered(numbers: np.ndarray) -> np.ndarray:
     """The arrays of all ranks, stacked."""
     if jax.process_count() == 1:
         return numbers[None]
-    return np.asarray(multihost_utils.process_allgather(numbers))
+    with together():
+        return np.asarray(multihost_utils.process_allgather(numbers))
 
 
 def require_alike(settings: dict[str, Any]) -> None:

@@ -12,14 +12,19 @@ from jaxtyping import PyTree
 
 from proxbi.distributed import _layout
 from proxbi.distributed._digest import described
-from proxbi.distributed._parts import OfRows, SpreadRows, has_rows, on_rows
+from proxbi.distributed._parts import OfRows, SpreadRows, on_rows
 from proxbi.distributed._place_of_rows import RowPlace
 from proxbi.distributed._problems import LinearModelOnMesh, ProblemOnMesh
 from proxbi.glm import Design, LinearModel, WeightedLoss
+from proxbi.glm.losses import Loss
 from proxbi.glm.problem import Rows as LabelledRows
+from proxbi.glm.streamed import classes_of, targets_of
 from proxbi.problem import Problem
 from proxbi.regularizers import Regularizer
 from proxbi.rows import ArrayRows, IterableRows, Rows, RowSource
+from proxbi.rows._batches import checked_rows
+from proxbi.rows._host import HostRows
+from proxbi.rows._own import has_rows
 
 
 def shard(problem: Problem, mesh: Mesh | None = None) -> Problem:
@@ -27,8 +32,9 @@ def shard(problem: Problem, mesh: Mesh | None = None) -> Problem:
 
     **Arguments:**
 
-    - `problem`: a `glm.linear_model`, or a `Problem` on `Rows`. Rows in arrays are given in full in every process; of a
-      `RowSource` (`np.memmap` and the like) every process reads its own part only.
+    - `problem`: a `glm.linear_model`, a `glm.streamed_model`, or a `Problem` on `Rows`. Rows in arrays are given in
+      full in every process; of a `RowSource` (`np.memmap` and the like) every process reads its own part only, and
+      keeps it on its devices.
     - `mesh`: one axis, called `rows`; by default all devices of all processes. Their number must divide 384.
 
     Features, targets, weights and the entries of x that belong to rows (those along the first axis of a leaf of x0 that
@@ -77,11 +83,12 @@ def _require_separable(h: Regularizer) -> None:
 def _linear_model(problem: LinearModel, mesh: Mesh) -> LinearModelOnMesh:
     if not isinstance(problem.upper, WeightedLoss):
         raise TypeError("problem: its upper level must be that of glm.linear_model, and not a function of your own.")
-    data = {name: _labelled(name, rows, mesh) for name, rows in problem.data.items()}
-    train, held_out = (problem.data[level.part].design.rows for level in (problem.lower, problem.upper))
+    data = {name: _labelled(name, rows, problem.lower.loss, mesh) for name, rows in problem.data.items()}
+    train, held_out = (_count(problem.data[level.part]) for level in (problem.lower, problem.upper))
     places = data[problem.lower.part].design.rows
     layout = RowPlace(mesh, train, places)
-    layout.require_alike(data=described(problem.data), regularizer=described(problem.regularizer))
+    given = {name: _given(rows) for name, rows in problem.data.items()}
+    layout.require_alike(data=described(given), regularizer=described(problem.regularizer))
 
     def level(given: WeightedLoss, count: int) -> WeightedLoss:
         own = data[given.part].design.rows
@@ -100,8 +107,10 @@ def _linear_model(problem: LinearModel, mesh: Mesh) -> LinearModelOnMesh:
     )
 
 
-def _labelled(name: str, rows: LabelledRows, mesh: Mesh) -> LabelledRows:
+def _labelled(name: str, rows: LabelledRows | HostRows, loss: Loss, mesh: Mesh) -> LabelledRows:
     """Features and targets on the mesh, in the layout that they had."""
+    if isinstance(rows, HostRows):
+        return _from_host(name, rows, loss, mesh)
     given = rows.design
     if isinstance(given.matrix, BCOO):
         raise TypeError(f"{name}: sparse features cannot be spread over a mesh; give an array.")
@@ -114,6 +123,23 @@ def _labelled(name: str, rows: LabelledRows, mesh: Mesh) -> LabelledRows:
     if given.transpose is not None:
         transpose = jax.jit(jnp.transpose, out_shardings=_layout.sharding(mesh, 1))(put[0])
     return LabelledRows(Design(put[0], transpose, places, block), put[1])
+
+
+def _from_host(name: str, rows: HostRows, loss: Loss, mesh: Mesh) -> LabelledRows:
+    """Those of `glm.streamed_model`, of which this process reads its own; features stay in the type that they have."""
+    dtype = jnp.zeros(0).dtype
+
+    def read(start: int, stop: int) -> tuple[np.ndarray, np.ndarray]:
+        features, targets = map(np.asarray, rows.source.block(start, stop))
+        checked_rows(name, (features, targets), np.arange(start, stop), classes_of(loss))
+        return features, targets_of(loss, targets, dtype)
+
+    put = _layout.spread(mesh, len(rows), read)
+    return LabelledRows(Design(put[0], None, len(put[0]), _layout.block_of(len(rows))), put[1])
+
+
+def _count(rows: LabelledRows | HostRows) -> int:
+    return len(rows) if isinstance(rows, HostRows) else rows.design.rows
 
 
 def _on_rows(problem: Problem, mesh: Mesh) -> ProblemOnMesh:
@@ -146,7 +172,9 @@ def _level(name: str, source: Any, mesh: Mesh) -> SpreadRows:
 
 def _given(source: Any) -> PyTree:
     """The rows of a level, or what tells them from others."""
-    return source.rows if isinstance(source, ArrayRows) else jax.tree.map(np.asarray, source.describe())
+    if isinstance(source, HostRows | RowSource):
+        return jax.tree.map(np.asarray, (source.source if isinstance(source, HostRows) else source).describe())
+    return source.rows if isinstance(source, ArrayRows) else source
 
 
 def _is_source(node: Any) -> bool:

@@ -10,7 +10,6 @@ In memory are two blocks and vectors as long as x.
 """
 
 from collections.abc import Callable
-from functools import partial
 from typing import Any
 
 import equinox as eqx
@@ -28,10 +27,10 @@ from proxbi.glm.problem import LinearModel, Rows, WeightedLoss
 from proxbi.glm.spectrum import spectrum
 from proxbi.regularizers import Regularizer, Zero
 from proxbi.rows import RowSource
-from proxbi.rows._batches import checked_rows
-from proxbi.rows._host import HostBlock, HostRows, Prefetched
+from proxbi.rows._host import HostBlock, HostRows, Prefetched, require_usable
 
 _SPECTRUM_ROWS = 20_000  # as `glm.spectrum` takes
+_ANY_CLASS = 2**31  # of 32 bits: only negative ones are none
 
 
 class StreamedLoss(WeightedLoss):
@@ -80,7 +79,7 @@ class StreamedLoss(WeightedLoss):
         features, targets = block.rows
         made = Design(features.astype(dtype), None, len(features), len(features))
         loss = WeightedLoss(self.loss, Partial(_counted, self.weights, counts), Partial(_no_penalty), self.part)
-        return loss, block.of(x), {self.part: Rows(made, _targets(self.loss, targets, dtype))}
+        return loss, block.of(x), {self.part: Rows(made, targets_of(self.loss, targets, dtype))}
 
 
 def _fitting(rows: HostRows, x: Any) -> HostRows:
@@ -99,6 +98,7 @@ def streamed_model(
     regularizer: Regularizer | None = None,
     preconditioned: bool = False,
     block: int | None = None,
+    check: bool = True,
 ) -> LinearModel:
     r"""`linear_model` with one weight for each training row, which stay where they are: in a file mapped into memory
     (`MemmapRows`), in Parquet (`datasets.ParquetRows`), or in a `RowSource` of your own whose blocks are pairs
@@ -116,9 +116,10 @@ def streamed_model(
     - `ridge`: r, a number > 0.
     - `regularizer`, `preconditioned`: as in `linear_model`.
     - `block`: rows in memory at a time; by default as many as make four megabytes.
+    - `check`: look at all rows once, and refuse NaN and targets that are no classes. False is for rows that `shard`
+      spreads: every process then reads its own rows only, and looks at these.
 
-    All rows are looked at once, and refused where they have NaN, or targets that are no classes. x has as many entries
-    as there are rows; x0 of any other shape is refused.
+    x has as many entries as there are rows; x0 of any other shape is refused.
 
     >>> from proxbi import MemmapRows
     >>> Z, t = np.array([[1.0, 0.0], [0.0, 1.0], [1.0, 0.1]], np.float16), np.array([0, 1, 1], np.uint8)
@@ -132,7 +133,9 @@ def streamed_model(
     if getattr(jax.eval_shape(weights, some), "shape", None) != some.shape:
         raise ValueError("weights must return one weight for each entry of x: a function such as jax.nn.sigmoid.")
     rows = HostRows(Prefetched(train, block))
-    _require_rows(rows, known)
+    _require_pairs(rows, known)
+    if check:
+        require_usable("train", rows, classes_of(known))
     data = {"train": rows, "held_out": _in_memory(held_out, known)}
     lower = StreamedLoss(known, Partial(weights), Partial(_constant, _check.as_float(ridge)), "train")
     upper = WeightedLoss(known, Partial(_constant, jnp.asarray(1.0)), Partial(_constant, jnp.asarray(0.0)), "held_out")
@@ -156,40 +159,27 @@ def _spectrum(rows: HostRows) -> Any:
 def _in_memory(held_out: tuple[Any, Any], loss: Loss) -> Rows:
     features, targets = (jnp.asarray(part) for part in held_out)
     kept = features if features.dtype in (jnp.float32, jnp.float64) else features.astype(float)
-    return Rows(design(kept), _targets(loss, targets, kept.dtype))
+    return Rows(design(kept), targets_of(loss, targets, kept.dtype))
 
 
-def _require_rows(rows: HostRows, loss: Loss) -> None:
-    """Refuse a source that has no pairs of features and targets, and rows that cannot be used, by their numbers."""
+def _require_pairs(rows: HostRows, loss: Loss) -> None:
+    """Refuse a source that has no pairs of features and targets."""
     shapes = jax.tree.leaves(rows.source.shapes)
     if len(shapes) != 2 or shapes[0].ndim != 2 or shapes[1].ndim != 1:
         given = ", ".join(f"{each.dtype}{list(each.shape)}" for each in shapes)
         raise ValueError(f"train: blocks must be pairs (features, targets), rows by features and rows, got {given}.")
-    classes = isinstance(loss, Softmax)
-    if classes and not jnp.issubdtype(shapes[1].dtype, jnp.integer):
+    if isinstance(loss, Softmax) and not jnp.issubdtype(shapes[1].dtype, jnp.integer):
         raise TypeError(f"train: targets must be classes 0, 1, ... for softmax, got {shapes[1].dtype}.")
-    if bool(_usable(rows, classes)):
-        return
-    for k in range(rows.source.blocks):
-        start = rows.source.start(k)
-        block = rows.source.block(start, start + rows.source.size)
-        checked_rows("train", block, np.arange(start, start + rows.source.size), 2**31 if classes else None)
 
 
-@partial(jax.jit, static_argnums=1)
-def _usable(rows: HostRows, classes: bool) -> Array:
-    """Whether all features are finite and no class negative."""
-
-    def bad(block: HostBlock) -> Array:
-        features, targets = block.rows
-        wrong = jnp.any(targets < 0) if classes else ~jnp.all(jnp.isfinite(targets))
-        return jnp.where(wrong | ~jnp.all(jnp.isfinite(features.astype(jnp.float32))), 1.0, 0.0)
-
-    return rows.sum(bad) == 0
+def classes_of(loss: Loss) -> int | None:
+    """How many classes targets may have; None where they are numbers."""
+    return _ANY_CLASS if isinstance(loss, Softmax) else None
 
 
-def _targets(loss: Loss, targets: Array, dtype: Any) -> Array:
-    return targets.astype(jnp.int32) if isinstance(loss, Softmax) else targets.astype(dtype).reshape(len(targets), -1)
+def targets_of(loss: Loss, targets: Any, dtype: Any) -> Any:
+    """Targets as a loss takes them."""
+    return targets.astype(np.int32) if isinstance(loss, Softmax) else targets.astype(dtype).reshape(len(targets), -1)
 
 
 def _counted(weights: Callable[[Array], Array], counts: Array, x: Array) -> Array:

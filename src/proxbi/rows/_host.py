@@ -12,6 +12,7 @@ lost so far,  t = a - e,  s' = s + t,  e' = (s' - s) - t.
 
 from collections.abc import Callable
 from concurrent.futures import Future, ThreadPoolExecutor
+from functools import partial
 from typing import Any, NamedTuple, TypeVar
 
 import equinox as eqx
@@ -20,9 +21,11 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float, Int, PyTree
 
+from proxbi.rows._batches import checked_rows
 from proxbi.rows._sources import RowError, RowSource
 
 T = TypeVar("T")
+U = TypeVar("U")
 BYTES = 1 << 22
 """Of a block: some of them fit into a cache, and asking for one takes a small part of the time it takes to use it."""
 
@@ -106,6 +109,11 @@ class HostBlock(NamedTuple):
         """The entries of these rows in a vector with one for each row."""
         return jax.lax.dynamic_slice_in_dim(vector, self.start, len(self.counts))
 
+    def put(self, vector: Array, entries: Array) -> Array:
+        """The vector with these entries for the rows that count."""
+        counted = self.counts.reshape(-1, *[1] * (entries.ndim - 1)) > 0
+        return jax.lax.dynamic_update_slice_in_dim(vector, jnp.where(counted, entries, self.of(vector)), self.start, 0)
+
 
 class HostRows(eqx.Module):
     """Rows on the host, for compiled programs: a pytree without leaves.
@@ -132,23 +140,59 @@ class HostRows(eqx.Module):
 
     def sum(self, function: Callable[[HostBlock], T]) -> T:
         """The compensated sum of a function of the blocks."""
-        shapes = jax.eval_shape(lambda: function(self.block(jnp.int32(0))))
+        return self.both(lambda block: (function(block), None), None)[0]
+
+    def each(self, function: Callable[[HostBlock], T], like: T) -> T:
+        """Arrays with an entry for each row, as `like` has, by a function of the blocks."""
+        return self.both(lambda block: (None, function(block)), like)[1]
+
+    def both(self, function: Callable[[HostBlock], tuple[T, U]], like: U) -> tuple[T, U]:
+        """The sum of the first, and the arrays of the second, in one pass."""
+        shapes = jax.eval_shape(lambda: function(self.block(jnp.int32(0)))[0])
         nothing = jax.tree.map(lambda leaf: jnp.zeros(leaf.shape, leaf.dtype), shapes)
 
-        def body(k: Array, carry: tuple[Any, Any]) -> tuple[Any, Any]:
-            total, lost = carry
-            term = jax.tree.map(jnp.subtract, function(self.block(k)), lost)
-            after = jax.tree.map(jnp.add, total, term)
-            return after, jax.tree.map(lambda a, b, c: (a - b) - c, after, total, term)
-
-        found: T = jax.lax.fori_loop(jnp.int32(0), jnp.int32(self.source.blocks), body, (nothing, nothing))[0]
-        return found
-
-    def each(self, function: Callable[[HostBlock], Float[Array, " block"]], like: Array) -> Array:
-        """A vector with an entry for each row, by a function of the blocks."""
-
-        def body(k: Array, out: Array) -> Array:
+        def body(k: Array, carry: tuple[Any, Any, Any]) -> tuple[Any, Any, Any]:
+            total, lost, out = carry
             block = self.block(k)
-            return jax.lax.dynamic_update_slice_in_dim(out, function(block), block.start, axis=0)
+            found, entries = function(block)
+            term = jax.tree.map(jnp.subtract, found, lost)
+            after = jax.tree.map(jnp.add, total, term)
+            lost = jax.tree.map(lambda a, b, c: (a - b) - c, after, total, term)
+            return after, lost, jax.tree.map(block.put, out, entries)
 
-        return jax.lax.fori_loop(jnp.int32(0), jnp.int32(self.source.blocks), body, jnp.zeros_like(like))
+        start = (nothing, nothing, jax.tree.map(jnp.zeros_like, like))
+        total, _, out = jax.lax.fori_loop(jnp.int32(0), jnp.int32(self.source.blocks), body, start)
+        return total, out
+
+
+def require_usable(name: str, rows: HostRows, classes: int | None) -> None:
+    """Refuse NaN, and integers outside of 0..classes-1 where rows have one each, by the numbers of the rows; all of
+    them are read once.
+    """
+    if bool(_usable(rows, classes)):
+        return
+    for k in range(rows.source.blocks):
+        start = rows.source.start(k)
+        stop = start + rows.source.size
+        checked_rows(name, rows.source.block(start, stop), np.arange(start, stop), classes)
+
+
+@partial(jax.jit, static_argnums=1)
+def _usable(rows: HostRows, classes: int | None) -> Array:
+    def bad(block: HostBlock) -> Array:
+        wrong = [_wrong(leaf, classes) for leaf in jax.tree.leaves(block.rows)]
+        return jnp.where(jnp.any(jnp.stack(wrong)), 1.0, 0.0)
+
+    return rows.sum(bad) == 0
+
+
+def _wrong(leaf: Array, classes: int | None) -> Array:
+    if jnp.issubdtype(leaf.dtype, jnp.floating):
+        return ~jnp.all(jnp.isfinite(leaf.astype(jnp.float32) if leaf.dtype.itemsize < _SINGLE else leaf))
+    if classes is None or leaf.ndim != 1 or leaf.dtype == jnp.bool_:
+        return jnp.zeros((), bool)
+    last = min(classes - 1, int(jnp.iinfo(leaf.dtype).max))
+    return jnp.any((leaf < 0) | (leaf > jnp.asarray(last, leaf.dtype)))
+
+
+_SINGLE = 4  # bytes

@@ -95,7 +95,7 @@ def clean_file(
     inputs = inputs if cleaned.consensus is None else inputs.with_consensus(cleaned.consensus.label)
     job = Job(inputs, cleaned, summary(inputs, cleaned, seed, command) | {"digest": digest}, decided)
     say("writing", 1.0)
-    _write(rows, job, outputs, Run(command or "", seed, {}, _described(rows.source), digest, _now()), steps)
+    _write(rows, job, outputs, Run(command or "", seed, {}, _described(rows.source), digest, now()), steps)
     return job
 
 
@@ -175,7 +175,8 @@ def _described(source: Source) -> str:
     return f"{Path(source.name).name} ({source.path.stat().st_size:,} bytes)"
 
 
-def _now() -> str:
+def now() -> str:
+    """For the foot of a page."""
     return datetime.now().astimezone().strftime("%Y-%m-%d %H:%M %Z")
 
 

@@ -10,7 +10,7 @@ from jaxtyping import Bool, Int
 from proxbi.cleaning.inputs.checks import Words, by_index, class_indices, group_indices, trusted_mask
 from proxbi.cleaning.inputs.prepare import Inputs, Names, prepare
 from proxbi.cleaning.large.block import Block, JudgedBlock, Judging, judge_block
-from proxbi.cleaning.large.learn import Taught, overview, teach
+from proxbi.cleaning.large.learn import Taught, overview, said_of_all, teach
 from proxbi.cleaning.method.drawing import drawn, with_apart
 from proxbi.cleaning.method.scoring import reviewed
 from proxbi.cleaning.method.summary import Figures
@@ -158,7 +158,6 @@ def _joined(
     found = overview(taught, Figures.sum([*(one.figures for one in judged), taught.apart]))
     every = [*judged, *apart]
     trusted = np.concatenate([one.trusted for one in every])
-    said = {name: value for name, value in vars(found).items() if name != "counts"}
     return Cleaned(
         weight=np.concatenate([one.found.weight for one in every]),
         quality=np.concatenate([one.found.quality for one in every]),
@@ -167,7 +166,7 @@ def _joined(
         trusted=trusted,
         review=reviewed(trusted, places[taught.learned.judged.review]),
         decided=np.zeros(len(trusted), bool),
-        **said,
+        **said_of_all(found),
     )
 
 

@@ -2,10 +2,12 @@
 
 1. `_look` at labels, groups and trust, file by file: which classes and groups there are, and which rows to learn from.
 2. Take these rows, and learn from them in this process, as `clean` does.
-3. `_judge` file by file, and write it. A file that was finished by an earlier run on the same files with the same
-   arguments is not done again: it says so in its footer.
+3. `_judge` piece by piece, and write it: a file, or some row groups of a large one, whose pieces `_join` puts together.
+   What was finished by an earlier run on the same files with the same arguments is not done again: it says so in its
+   footer.
 """
 
+import shutil
 from collections.abc import Callable, Iterator
 from functools import partial
 from pathlib import Path
@@ -17,22 +19,24 @@ import numpy as np
 from proxbi import __version__
 from proxbi._engine import Engine, started
 from proxbi.cleaning.files.formats import Parquet, changed
-from proxbi.cleaning.files.job import require_packages, summary, write_summary
-from proxbi.cleaning.files.places import remove_drafts, require_readable, require_writable, write_all
+from proxbi.cleaning.files.job import now, require_packages, summary, write_summary
+from proxbi.cleaning.files.places import Writer, remove_drafts, require_readable, require_writable, write_all
 from proxbi.cleaning.files.tables import ADDED, Roles, Rows, changes_of, check_columns, from_table, truth_values
 from proxbi.cleaning.inputs.checks import Words, class_indices, group_indices, require_labels
+from proxbi.cleaning.inputs.features import Use
 from proxbi.cleaning.inputs.prepare import Inputs, Names, prepare
 from proxbi.cleaning.large.block import Block, Judging, judge_block
-from proxbi.cleaning.large.learn import Taught, overview, teach
-from proxbi.cleaning.large.parquet import Part, batches, digest_of, find_parts, finished, take, write_blocks
+from proxbi.cleaning.large.learn import Taught, of_sample, overview, teach
+from proxbi.cleaning.large.parquet import Part, batches, digest_of, find_parts, finished, join, take, write_blocks
 from proxbi.cleaning.method.drawing import Drawn, drawn, merged, with_apart
 from proxbi.cleaning.method.summary import Figures
+from proxbi.cleaning.report.page import Run, Step
 from proxbi.cleaning.result import Overview
 
 LOOKED, TAKEN, LEARNED = 0.05, 0.15, 0.3
 """The share of the work that is done after each stage, roughly: all else is judging."""
 
-JUDGING = "judging file by file"
+JUDGING = "judging piece by piece"
 """The last stage, by name."""
 
 Progress = Callable[[str, float], None]
@@ -54,6 +58,8 @@ def clean_files(
     out: Path,
     *,
     to_summary: Path | None = None,
+    to_report: Path | None = None,
+    show_rows: bool = True,
     mode: Mode = "weight",
     weights: Literal["auto", "free"] = "auto",
     seed: int = 0,
@@ -71,34 +77,67 @@ def clean_files(
     - `roles`: which column is what; one label a row.
     - `out`: the folder for the files, each with the name and the rows of one that was read.
     - `to_summary`, `mode`, `weights`, `seed`, `command`, `progress`: as in `clean_file`.
+    - `to_report`: a page with the figures of all rows, and with suspects and charts of the rows that were learned from;
+      `show_rows`: whether it shows single rows.
     - `engine`: "blocks", one after another in this process; or "dask", on the cluster of `scheduler`, or on `workers`
       processes of this machine.
     """
     require_packages()
     parts = find_parts(given)
-    check(parts, given, roles, out, to_summary)
+    check(parts, given, roles, out, [to for to in (to_summary, to_report) if to is not None])
     say = progress or (lambda stage, share: None)
     with started("dask" if engine == "dask" else "here", scheduler, workers) as run:
-        taught, features = _taught(run, parts, given, roles, weights, seed, say)
+        taught, shown = _taught(run, parts, given, roles, weights, seed, say)
         asked = [__version__, seed, weights, mode, str(roles), [part.mark() for part in parts]]
         apart = None if roles.trusted_file is None else roles.trusted_file.stat()
         digest = digest_of([*asked, None if apart is None else (apart.st_size, apart.st_mtime_ns)])
-        work = Writing(taught.judging, features, roles, mode, out.absolute(), digest, run=uuid4().hex)
+        work = Writing(taught.judging, list(shown.X.columns), roles, mode, out.absolute(), digest, run=uuid4().hex)
         figures = []
         try:
             for done, one in enumerate(run(_judge, work, parts)):
-                figures.append(one)
+                figures.extend([] if one is None else [one])
                 say(JUDGING, LEARNED + (1 - LEARNED) * (done + 1) / len(parts))
+            for _ in run(_join, work, [part for part in parts if part.of > 1 and part.number == 0]):
+                say("putting pieces together", 1.0)
         finally:
             remove_drafts(work.out, work.run)
     found = overview(taught, Figures.sum([*figures, taught.apart]))
     told = summary(taught.inputs, found, seed, command) | {"digest": digest}
+    writers: list[tuple[Path, Writer]] = []
     if to_summary is not None:
-        write_all([(to_summary, lambda to: write_summary(told, to))])
+        writers.append((to_summary, lambda to: write_summary(told, to)))
+    if to_report is not None:
+        made = Run(command or "", seed, {}, f"{len(parts)} piece(s) of {given}", digest, now())
+        writers.append((to_report, lambda to: _report(to, taught, found, shown, f"Labels of {given}", made, show_rows)))
+    write_all(writers)
     return TableJob(taught.inputs, found, told)
 
 
-def check(parts: list[Part], given: Path, roles: Roles, out: Path, to_summary: Path | None) -> None:
+AGAIN = Step(
+    "Put the rows that you decided, with their right labels, into a file of trusted rows, and run again with --trusted."
+)
+"""What to do with the page: decisions by row number are for tables in memory."""
+
+
+def _report(path: Path, taught: Taught, found: Overview, shown: "Shown", title: str, run: Run, rows: bool) -> None:
+    from proxbi.cleaning.report.publish import publish
+
+    publish(
+        path,
+        taught.inputs,
+        of_sample(taught, found),
+        X=shown.X,
+        ids=shown.ids,
+        id_name=shown.id_name,
+        title=title,
+        run=run,
+        steps=[AGAIN],
+        unused=[Use(name, "", why) for name, why in shown.unused.items()],
+        show_rows=rows,
+    )
+
+
+def check(parts: list[Part], given: Path, roles: Roles, out: Path, others: list[Path]) -> None:
     """Refuse what cannot be read or written, before any work is done."""
     import pyarrow.parquet as pq
 
@@ -118,8 +157,8 @@ def check(parts: list[Part], given: Path, roles: Roles, out: Path, to_summary: P
         if (out / part.name).resolve() == part.path.resolve():
             raise ValueError(f"{out} is the folder of the input: give another one, so that nothing is overwritten.")
     require_writable(out / parts[0].name)
-    if to_summary is not None:
-        require_writable(to_summary)
+    for other in others:
+        require_writable(other)
 
 
 class Looking(NamedTuple):
@@ -186,8 +225,8 @@ def _taught(
     weights: Literal["auto", "free"],
     seed: int,
     say: Progress,
-) -> tuple[Taught, list[str]]:
-    """Draw a sample of the rows, take them, and learn from them; and which columns are features."""
+) -> tuple[Taught, "Shown"]:
+    """Draw a sample of the rows, take them, and learn from them; and what these rows are."""
     say("looking at the labels", 0.0)
     looked = list(run(_look, Looking(roles, seed), parts))
     total = parts[-1].first + parts[-1].rows
@@ -216,8 +255,21 @@ def _taught(
         seed=seed,
         progress=lambda stage, share: say(stage, TAKEN + (LEARNED - TAKEN) * share),
     )
-    assert not isinstance(rows.X, np.ndarray), "Parquet has data frames"
-    return taught, list(rows.X.columns)
+    ids = None if rows.ids is None else [rows.ids[row] for row in kept]
+    name = "row" if ids is None else "id"
+    return taught, Shown(_taken(rows.X, kept), final[final < total].tolist() if ids is None else ids, name, rows.unused)
+
+
+class Shown(NamedTuple):
+    """The rows that were learned from, as they came."""
+
+    X: Any
+    """Their features, a data frame."""
+    ids: list[Any]
+    """Or their places in the table."""
+    id_name: str
+    unused: dict[str, str]
+    """Columns that are no features, and why."""
 
 
 def _sample(run: Engine, parts: list[Part], given: Path, roles: Roles, places: np.ndarray) -> Rows:
@@ -266,9 +318,14 @@ class Writing(NamedTuple):
     """A name that no other run has."""
 
 
-def _judge(work: Writing, part: Part) -> Figures:
-    """Judge the rows of a file, and write it; unless that is done."""
-    path = work.out / part.name
+def _judge(work: Writing, part: Part) -> Figures | None:
+    """Judge the rows of a piece, and write it; unless that is done. A file that is finished has the figures of all of
+    its pieces: the first one stands for them.
+    """
+    whole = finished(part.whole(work.out), work.digest)
+    if whole is not None:
+        return None if part.number else whole
+    path = part.pieces(work.out)[part.number]
     before = finished(path, work.digest)
     if before is not None:
         return before
@@ -276,6 +333,14 @@ def _judge(work: Writing, part: Part) -> Figures:
     blocks = _judged(work, part)
     write_all([(path, lambda to: found.append(write_blocks(to, blocks, work.digest)))], work.run)
     return found[0]
+
+
+def _join(work: Writing, part: Part) -> None:
+    """Put the pieces of a file together, and remove them; unless that is done."""
+    path, pieces = part.whole(work.out), part.pieces(work.out)
+    if finished(path, work.digest) is None:
+        write_all([(path, lambda to: join(to, pieces, work.digest))], work.run)
+    shutil.rmtree(pieces[0].parent, ignore_errors=True)
 
 
 def _where(part: Part, first: int, row: int) -> str:

@@ -1,7 +1,7 @@
 """What a sample of a table teaches about all of its rows, and what is said in the end of the whole table."""
 
 from collections.abc import Callable
-from typing import Literal, NamedTuple
+from typing import Any, Literal, NamedTuple
 
 import numpy as np
 from jaxtyping import Int
@@ -9,10 +9,11 @@ from jaxtyping import Int
 from proxbi.cleaning.inputs.prepare import Inputs, Names
 from proxbi.cleaning.large.block import Judging
 from proxbi.cleaning.method import summary
-from proxbi.cleaning.method.clean import Learned, check_weights, learn, one_thread
+from proxbi.cleaning.method.clean import Learned, check_weights, flagged, learn, one_thread
+from proxbi.cleaning.method.scoring import Found, reviewed
 from proxbi.cleaning.method.summary import Figures, Tally
 from proxbi.cleaning.method.table import Table, checked
-from proxbi.cleaning.result import Overview, RowCounts
+from proxbi.cleaning.result import Cleaned, Overview, RowCounts
 from proxbi.cleaning.run import FEWEST_ROWS, NOTHING_LEFT
 
 
@@ -74,6 +75,29 @@ def overview(taught: Taught, figures: Figures) -> Overview:
         warnings=[*taught.inputs.warnings, *learned.sentences(figures), *([] if left > 1 else [NOTHING_LEFT])],
         settings={"noise rate": rates.overall.estimate, **learned.settings},
     )
+
+
+def of_sample(taught: Taught, found: Overview) -> Cleaned:
+    """The rows that were learned from, with what is said of the whole table: for the report."""
+    judged, table = taught.learned.judged, taught.learned.sample
+    known = Found(judged.weight, judged.quality, judged.other)
+    issue = flagged(known, table.trusted)
+    return Cleaned(
+        weight=known.weight,
+        quality=known.quality,
+        issue=issue,
+        suggested=np.where(issue, known.other, table.labels),
+        trusted=table.trusted,
+        review=reviewed(table.trusted, judged.review),
+        decided=table.decided,
+        whole=found.counts,
+        **said_of_all(found),
+    )
+
+
+def said_of_all(found: Overview) -> dict[str, Any]:
+    """What `Cleaned` has of an overview."""
+    return {name: value for name, value in vars(found).items() if name != "counts"}
 
 
 def _of_trusted(table: Table, labels: Int[np.ndarray, " trusted"]) -> Figures:

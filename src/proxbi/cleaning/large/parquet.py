@@ -1,8 +1,14 @@
-"""A table of many Parquet files: which they are, their rows block by block, and files with columns added."""
+"""A table of many Parquet files: which they are, their rows block by block, and files with columns added.
+
+What is judged and written at a time, and what a restart need not do again, is a piece: a file, or, of a large one, some
+of its row groups. The pieces of a file lie in a hidden folder beside its place until all are there; then they become
+one file.
+"""
 
 import hashlib
 import json
 from collections.abc import Iterator, Sequence
+from itertools import pairwise
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -16,12 +22,14 @@ from proxbi.cleaning.method.summary import Figures, Tally
 
 BATCH = 1 << 16
 """Rows that are in memory at a time: some megabytes, and so many that reading them costs little beside judging them."""
+PIECE = 1 << 19
+"""Rows that are judged and written at a time, unless a row group has more: a minute of work, roughly."""
 MARK = b"proxbi"
 """What is kept in the footer of a finished file: which run it belongs to, and its figures."""
 
 
 class Part(NamedTuple):
-    """One of the files."""
+    """One of the files, or a piece of it: some of its row groups."""
 
     path: Path
     name: str
@@ -29,13 +37,31 @@ class Part(NamedTuple):
     first: int
     """The place of its first row in the table."""
     rows: int
+    groups: range = range(0)
+    """Its row groups."""
+    start: int = 0
+    """The place of its first row in its file."""
+    number: int = 0
+    """Which of the pieces of its file this is,"""
+    of: int = 1
+    """and how many there are."""
 
     def __str__(self) -> str:
         return str(self.path)
 
     def where(self, row: int) -> str:
         """How messages call a row of it."""
-        return f"{by_index(row)} of {self.path}"
+        return f"{by_index(self.start + row)} of {self.path}"
+
+    def whole(self, out: Path) -> Path:
+        """Where the output of its file goes, below the folder of outputs."""
+        return out / self.name
+
+    def pieces(self, out: Path) -> list[Path]:
+        """Where those of the pieces of its file go."""
+        whole = self.whole(out)
+        folder = whole.with_name(f".{whole.name}.pieces")
+        return [folder / f"{number}.parquet" for number in range(self.of)] if self.of > 1 else [whole]
 
     def mark(self) -> tuple[str, int, int, int]:
         """What changes when the file does."""
@@ -49,8 +75,8 @@ def is_many(given: Path) -> bool:
 
 
 def find_parts(given: Path) -> list[Part]:
-    """The files of a folder, those that a pattern matches, or the one, in the order of their names; all of them
-    Parquet, with the same columns.
+    """The files of a folder, those that a pattern matches, or the one, in the order of their names, large ones in
+    pieces; all of them Parquet, with the same columns.
     """
     import pyarrow.parquet as pq
 
@@ -64,15 +90,35 @@ def find_parts(given: Path) -> list[Part]:
             raise ValueError(f"{path} is no Parquet file: tables that are not in memory are read from Parquet only.")
         require_readable(path)
         with said_of_parquet(str(path)), pq.ParquetFile(path) as file:
-            rows, schema = file.metadata.num_rows, file.schema_arrow
+            sizes, schema = _group_sizes(file), file.schema_arrow
         found = dict(zip(schema.names, schema.types, strict=True))
         types = types or found
         _require_alike(paths[0], types, path, found)
-        parts.append(Part(path, str(path.relative_to(folder)), first, rows))
-        first += rows
+        parts.extend(_cut(Part(path, str(path.relative_to(folder)), first, sum(sizes)), sizes))
+        first += sum(sizes)
     if first == 0:
         raise ValueError(f"{given} has no rows.")
     return parts
+
+
+def _group_sizes(file: Any) -> list[int]:
+    return [file.metadata.row_group(number).num_rows for number in range(file.metadata.num_row_groups)]
+
+
+def _cut(whole: Part, sizes: list[int]) -> list[Part]:
+    """A file in pieces of as many row groups as have `PIECE` rows, and of one at least."""
+    ends = np.cumsum([0, *sizes])
+    cuts = [0]
+    for number in range(1, len(sizes)):
+        if ends[number + 1] - ends[cuts[-1]] > PIECE:
+            cuts.append(number)
+    groups = [range(a, b) for a, b in pairwise([*cuts, len(sizes)])]
+    starts = [int(ends[each.start]) for each in groups]
+    rows = [int(ends[each.stop]) - start for each, start in zip(groups, starts, strict=True)]
+    return [
+        whole._replace(first=whole.first + start, rows=count, groups=each, start=start, number=k, of=len(groups))
+        for k, (each, start, count) in enumerate(zip(groups, starts, rows, strict=True))
+    ]
 
 
 def _matching(given: Path) -> tuple[Path, list[Path]]:
@@ -100,21 +146,22 @@ def _require_alike(first: Path, types: dict[str, Any], path: Path, found: dict[s
 
 
 def batches(part: Part, columns: Sequence[str] | None = None) -> Iterator[tuple[int, Any]]:
-    """The rows of a file as Arrow tables of at most `BATCH`, each with the place of its first row in the file; of a
-    file without rows one table without any.
+    """The rows of a piece as Arrow tables of at most `BATCH`, each with the place of its first row in the piece; of one
+    without rows one table without any.
     """
     import pyarrow as pa
     import pyarrow.parquet as pq
 
-    with said_of_parquet(str(part.path)), pq.ParquetFile(part.path) as file:
-        first = 0
-        for batch in file.iter_batches(BATCH, columns=None if columns is None else list(columns)):
+    # Mapped: a row group is otherwise taken into memory whole, however large it is.
+    with said_of_parquet(str(part.path)), pq.ParquetFile(part.path, memory_map=True) as file:
+        first, wanted = 0, None if columns is None else list(columns)
+        for batch in file.iter_batches(BATCH, row_groups=list(part.groups), columns=wanted):
             yield first, pa.Table.from_batches([batch], batch.schema)
             first += batch.num_rows
         if first == 0:
             yield 0, file.schema_arrow.empty_table().select(columns or file.schema_arrow.names)
         if first != part.rows:
-            raise ValueError(f"{part.path} had {part.rows} rows when the run began, and has {first} now.")
+            raise ValueError(f"{part.path} had {part.rows} rows there when the run began, and has {first} now.")
 
 
 def take(places: Int[np.ndarray, " rows"], part: Part) -> Any:
@@ -129,20 +176,41 @@ def take(places: Int[np.ndarray, " rows"], part: Part) -> Any:
     return pa.concat_tables(taken)
 
 
-def write_blocks(path: Path, blocks: Iterator[tuple[Any, Figures]], digest: str) -> Figures:
-    """Write Arrow tables as one file, with the sum of their figures in its footer."""
+def write_blocks(path: Path, blocks: Iterator[tuple[Any, Figures | None]], digest: str) -> Figures:
+    """Write Arrow tables as one file, with the sum of the figures that come with them in its footer."""
     import pyarrow.parquet as pq
 
     writer, parts = None, []
     for table, figures in blocks:
         writer = writer or pq.ParquetWriter(path, table.schema)
-        writer.write_table(table)
-        parts.append(figures)
+        if table.num_rows:
+            writer.write_table(table)
+        parts.extend([] if figures is None else [figures])
     assert writer is not None, "a file has at least one block, which may be empty"
     total = Figures.sum(parts)
     writer.add_key_value_metadata({MARK: json.dumps([digest, _as_lists(total)])})
     writer.close()
     return total
+
+
+def join(path: Path, pieces: Sequence[Path], digest: str) -> Figures:
+    """Write pieces as one file, a row group at a time."""
+    import pyarrow.parquet as pq
+
+    def unmarked(table: Any) -> Any:
+        return table.replace_schema_metadata({k: v for k, v in (table.schema.metadata or {}).items() if k != MARK})
+
+    def blocks() -> Iterator[tuple[Any, Figures | None]]:
+        for piece in pieces:
+            figures = finished(piece, digest)
+            if figures is None:
+                raise OSError(f"{piece} is gone or was changed: give the same command again.")
+            with said_of_parquet(str(piece)), pq.ParquetFile(piece) as file:
+                yield unmarked(file.schema_arrow.empty_table()), figures
+                for group in range(file.num_row_groups):
+                    yield unmarked(file.read_row_group(group)), None
+
+    return write_blocks(path, blocks(), digest)
 
 
 def finished(path: Path, digest: str) -> Figures | None:

@@ -149,10 +149,15 @@ def _copy(rows: Rows, first: int, second: int, exact: bool) -> dict[str, Any]:
 
 
 def _suspects_note(rows: Rows, most: int) -> str:
-    flagged = int(np.sum(rows.cleaned.issue))
+    flagged, here = rows.cleaned.counts.flagged, int(np.sum(rows.cleaned.issue))
     if not flagged:
         return "No row is flagged."
-    if most >= flagged:
+    if rows.cleaned.whole is not None:
+        note = (
+            f"Flagged rows: {flagged:,}; of the {len(rows.given):,} rows that were learned from, the worst "
+            f"{min(most, here):,} are shown. The files of cleaned rows have all of them."
+        )
+    elif most >= flagged:
         note = f"Flagged rows: {flagged:,}, all shown."
     else:
         note = f"Flagged rows: {flagged:,}, the worst {most:,} shown; the file of cleaned rows has all of them."
@@ -162,8 +167,7 @@ def _suspects_note(rows: Rows, most: int) -> str:
 
 def _tiles(cleaned: Cleaned) -> list[Tile]:
     """The three numbers that a reader looks for first."""
-    judged, flagged, rate = int(np.sum(~cleaned.trusted)), int(np.sum(cleaned.issue)), cleaned.noise_rate
-    trusted, decided = int(np.sum(cleaned.trusted)), int(np.sum(cleaned.decided))
+    (judged, trusted, decided, flagged), rate = cleaned.counts, cleaned.noise_rate
     who = f"{trusted:,} more are trusted" + (f", {decided:,} of them decided by hand" if decided else "")
     known = findings.is_known(rate)
     share = (
@@ -247,6 +251,14 @@ def _drawn(rows: Rows) -> dict[str, Any]:
         "by_class": figures.rates(cleaned.noise_by_class, "class", rows.labels),
         "by_group": groups,
         "convergence": figures.convergence(cleaned.history),
-        "removal": figures.removal(cleaned.removal, int(np.sum(cleaned.issue))),
+        "removal": figures.removal(cleaned.removal, cleaned.counts.flagged),
         "percent": percent,
+        "sample_note": _sample_note(rows),
     }
+
+
+def _sample_note(rows: Rows) -> str:
+    """Where the table is larger than what is drawn."""
+    if rows.cleaned.whole is None:
+        return ""
+    return f"Of the {len(rows.given):,} rows that were learned from; all shares and their intervals are of all rows."
