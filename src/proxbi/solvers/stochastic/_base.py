@@ -94,6 +94,11 @@ class OnBatches(Solver):
         return 1.0
 
     @property
+    def lower_is_rough(self) -> bool:
+        """Whether the lower level is no convex one, to be solved on a few batches."""
+        return False
+
+    @property
     def reads_all_rows(self) -> bool:
         """Whether steps need rows beyond their batch, so that rows must be on the device."""
         return False
@@ -216,6 +221,10 @@ class SingleLoop(Linear):
                 _check.positive(name, getattr(self, name))
         _check.non_negative("damping", self.damping)
 
+    @property
+    def lower_is_rough(self) -> bool:
+        return self.optimizer is not None
+
     def under_vmap(self) -> "SingleLoop":
         return replace(self, relearn=False)  # a `cond` would take both branches, in each step
 
@@ -255,11 +264,11 @@ class SingleLoop(Linear):
             x=x,
             y=y,
             v=_tree.axpy(-rates.adjoint, adjoint, state.v),
-            subgradient=_tree.scale(1 / rates.outer, _tree.subtract(forward, x)),
+            subgradient=_tree.scale(ratio(jnp.ones_like(rates.outer), rates.outer), _tree.subtract(forward, x)),
             average=direction,
             memory=memory,
             optimizer=optimizer,
-            scale=state.scale.adjusted(x, state.draws.number + 1),
+            scale=state.scale.adjusted(x, direction, state.draws.number + 1),
             draws=state.draws.next(),
             owed=state.owed.paid(),
         )

@@ -35,6 +35,10 @@ A window must outlast the lag: `_TURNS` / r steps. And it must average the noise
 quarter of one, or all of it where x has an entry for each row, as each moves once in an epoch. The first b would move x
 by l in a window, at the slope on a few batches, where y and v are solved for roughly; units enter only here, in l, and
 a start that is 10 times too short costs three windows.
+
+**Networks.** Where an optimizer moves y there is no y* to solve for on a few batches, and v says nothing before y is
+trained a little. So x waits for a window, and the first b is the one that would have moved it by l along the directions
+of that window. With entries for each row a window is an epoch, and an entry moves by a tenth in it.
 """
 
 from typing import TYPE_CHECKING, Any, NamedTuple
@@ -68,7 +72,7 @@ _SEED = 0xB5297A4D  # of the batches looked at: they are the same in all runs, w
 
 
 class Path(NamedTuple):
-    """Where the window began, and the way of x over the one before."""
+    """Where the window began, and the way of x over the one before; while x waits, the sum of directions."""
 
     begun: Int[Array, ""]
     place: PyTree
@@ -110,20 +114,27 @@ class Scale(NamedTuple):
         longest = 1 / jnp.where(curvature > 0, curvature, jnp.finfo(curvature.dtype).tiny)
         return self._replace(lower=jnp.minimum(self.lower, longest), adjoint=jnp.minimum(self.adjoint, longest))
 
-    def adjusted(self, x: PyTree, number: Int[Array, ""]) -> "Scale":
-        """With the step size of x as the last two windows have it, where one ends with this x, before step `number`."""
+    def adjusted(self, x: PyTree, direction: PyTree, number: Int[Array, ""]) -> "Scale":
+        """With the step size of x as the last two windows have it, where one ends with this x, before step `number`;
+        `direction` is that of the last step.
+        """
         if self.path is None:
             return self
-        path: Path = self.path
+        waits = self.outer == 0
+        path = self.path._replace(last=_tree.axpy(jnp.where(waits, 1, 0), direction, self.path.last))
 
         def ended() -> tuple[Scalar, Path]:
-            way = _tree.subtract(x, path.place)
-            sizes = _tree.norm(way) * _tree.norm(path.last)
-            cosine = ratio(_tree.dot(way, path.last), sizes)
-            return jnp.minimum(self.outer * 2**cosine, self.ceiling), Path(number, x, way)
+            way = _tree.where(waits, _tree.scale(-self._first(x, path.last), path.last), _tree.subtract(x, path.place))
+            cosine = ratio(_tree.dot(way, path.last), _tree.norm(way) * _tree.norm(path.last))
+            outer = jnp.where(waits, self._first(x, path.last), self.outer * 2**cosine)
+            return jnp.minimum(outer, self.ceiling), Path(number, x, way)
 
         outer, path = jax.lax.cond(number - path.begun >= self.window, ended, lambda: (self.outer, path))
         return self._replace(outer=outer, path=path)
+
+    def _first(self, x: PyTree, directions: PyTree) -> Scalar:
+        """The step size that would have moved x by l along this sum of directions; 0, to wait on, where that is 0."""
+        return ratio(radius_at(x), _tree.norm(directions)).astype(self.outer.dtype)
 
 
 def radius_at(x: PyTree) -> Scalar:
@@ -145,11 +156,14 @@ def learned(solver: "OnBatches", problem: Problem, x: PyTree, y: PyTree) -> tupl
     scale = scale._replace(looked=Looked(x, _random_like(y), _random_like(x)))
     if given[1] is not None:
         return looked_at(solver, problem, scale, x, y, v, powers=_POWERS)
-    found = AID(AcceleratedGradient(_SOLVE, _MOST), CG(_MOST, _SOLVE))(sample, x, y, v)
     scale = scale._replace(path=Path(jnp.int32(0), x, _tree.zeros_like(x)))
+    if solver.lower_is_rough:
+        scale, cost = looked_at(solver, problem, scale, x, y, v, powers=_POWERS)
+        return scale._replace(outer=jnp.zeros((), dtype)), cost
+    found = AID(AcceleratedGradient(_SOLVE, _MOST), CG(_MOST, _SOLVE))(sample, x, y, v)
     scale, cost = looked_at(solver, problem, scale, x, found.y, found.aux, powers=_POWERS)
-    slope = _tree.norm(found.grad) * scale.window
-    first = radius_at(x) / jnp.where(slope > 0, slope, 1)
+    slope = _tree.norm(found.grad) * scale.window.astype(dtype)
+    first = ratio(radius_at(x), slope, otherwise=1.0)
     scale = scale._replace(outer=jnp.minimum(first, scale.ceiling).astype(dtype))
     return scale, jax.tree.map(jnp.int32, sample.with_rows(found.counts)) + cost
 
