@@ -209,6 +209,55 @@ def test_an_optimizer_of_optax_moves_y() -> None:
     np.testing.assert_allclose(solve(solver, 1500, every=1500).x, BEST, atol=0.1)
 
 
+def test_rows_and_products_may_have_half_precision() -> None:
+    """The recipe of docs/minibatches.md: rows in bfloat16, y cast where it meets them, iterates in float32."""
+
+    def scores(y: Any, batch: Any) -> Any:
+        return (batch["z"] @ y.astype(batch["z"].dtype)).astype(y.dtype)
+
+    def fit(x: Any, y: Any, batch: Any) -> Any:
+        return jnp.mean((scores(y, batch) - batch["t"]) ** 2) / 2
+
+    def follow(x: Any, y: Any, batch: Any) -> Any:
+        return jnp.mean(scores(y - x, batch) ** 2) / 2  # y* = x
+
+    z, truth = DRAW.normal(size=(ROWS, 3)), np.array([1.0, -2.0, 0.5])
+    half = {"z": jnp.asarray(z, jnp.bfloat16), "t": jnp.asarray(z @ truth, jnp.float32)}
+    problem, start = Problem(fit, follow, Zero(), Rows(upper=half, lower=half)), jnp.zeros(3, jnp.float32)
+    assert "bf16[96,3]" in str(jax.make_jaxpr(problem.hvp(start, start))(start))  # products are in half precision
+    solver = ProxSOBA(0.1, 0.3, batch=32, average=0.5, half_life=100.0, certificate_rows=ROWS)
+    result = minimize(problem, start, start, solver, steps=400)
+    assert {leaf.dtype for leaf in (result.x, result.y, result.state.state.v)} == {jnp.dtype(jnp.float32)}
+    np.testing.assert_allclose(result.x, truth, atol=0.05)
+
+
+@pytest.mark.slow
+def test_a_network_s_steps_are_found() -> None:
+    """An optimizer moves y, no step size is given: x waits for a window, begins, and the weights find wrong rows."""
+    wrong = np.arange(ROWS) < ROWS // 3
+    z = DRAW.normal(size=(ROWS, 3))
+    t = np.sign(z[:, 0]) * np.where(wrong, -1, 1)
+    rows = {"z": jnp.asarray(z), "t": jnp.asarray(t)}
+    trusted = DRAW.normal(size=(64, 3))
+
+    def loss(y: Any, batch: Any) -> Any:
+        return jax.nn.softplus(-batch["t"] * (jnp.tanh(batch["z"] @ y["in"]) @ y["out"]))
+
+    def fit(x: Any, y: Any, batch: Any) -> Any:
+        return jnp.mean(jax.nn.sigmoid(x[batch.index]) * loss(y, batch))
+
+    def judge(x: Any, y: Any, batch: Any) -> Any:
+        return jnp.mean(loss(y, batch))
+
+    data = Rows(upper={"z": jnp.asarray(trusted), "t": jnp.asarray(np.sign(trusted[:, 0]))}, lower=rows)
+    y0 = {"in": jnp.asarray(DRAW.normal(size=(3, 8))), "out": jnp.asarray(DRAW.normal(size=8) / 3)}
+    solver = ProxSOBA(optimizer=SGD, damping=0.1, batch=BATCH, certificate_rows=ROWS)
+    result = minimize(Problem(judge, fit, Zero(), data), jnp.zeros(ROWS), y0, solver, steps=600, every=600, throw=False)
+    x = np.asarray(result.x)
+    assert np.mean(x[wrong] < 0) > 0.8
+    assert np.mean(x[~wrong] < 0) < 0.2
+
+
 # --- an entry of x for each row ---------------------------------------------------------------------------------------
 
 
