@@ -17,7 +17,7 @@ import numpy as np
 
 import stochastic_peers as peers
 from proxbi import L1, AdaptiveProxBiO, ProxSABA, ProxSOBA, ProxSRBA, Zero, minimize
-from stochastic_problems import Case, logistic, quadratic
+from stochastic_problems import CROSS, MU, Case, logistic, quadratic
 
 TARGET = 1e-3
 BUDGET = 150  # passes over the lower rows
@@ -41,12 +41,11 @@ OURS = {
 }
 
 
-def cases(
-    name: str, seed: int, h: bool, rows: tuple[int, int] = (1024, 16384), unknowns: tuple[int, int] = (10, 100)
-) -> Case:
-    regularizer = L1(STRENGTH) if h else Zero()
-    if name == "quadratic":
-        return quadratic(seed, rows, unknowns, regularizer)
+def cases(asked: argparse.Namespace, seed: int) -> Case:
+    regularizer = L1(STRENGTH) if asked.h else Zero()
+    if asked.case == "quadratic":
+        numbers = {"mu": asked.mu, "cross": asked.cross, "noise": asked.noise}
+        return quadratic(seed, tuple(asked.rows), tuple(asked.unknowns), regularizer, **numbers)
     return logistic(seed, (2048, 8192), 20, regularizer)
 
 
@@ -134,21 +133,23 @@ def main() -> None:
     parser.add_argument("--first", type=int, default=0, help="the first seed")
     parser.add_argument("--rows", type=int, nargs=2, default=(1024, 16384), help="of quadratic: upper and lower rows")
     parser.add_argument("--unknowns", type=int, nargs=2, default=(10, 100), help="of quadratic: entries of x and y")
+    parser.add_argument("--mu", type=float, default=MU, help="of quadratic: the smallest curvature; the largest is 1")
+    parser.add_argument("--cross", type=float, default=CROSS, help="of quadratic: the size of the cross terms")
+    parser.add_argument("--noise", type=float, default=1.0, help="of quadratic: the size of the linear terms of rows")
+    parser.add_argument("--only", nargs="+", default=(), help="names of solvers, such as 'ProxSABA()' SABA")
     asked = parser.parse_args()
     seeds = range(asked.first, asked.first + asked.seeds)
 
-    def made(seed: int) -> Case:
-        return cases(asked.case, seed, asked.h, tuple(asked.rows), tuple(asked.unknowns))
-
+    chosen = asked.only or (*OURS, *PEERS)
     jax.config.update("jax_enable_x64", True)
     print(f"{asked.case}: passes over the lower rows until {TARGET} of the start, median (all) of {asked.seeds} seeds")
-    for name, make in OURS.items():
+    for name, make in ((name, OURS[name]) for name in OURS if name in chosen):
         begun = time.perf_counter()
-        found = [our_rows(made(seed), make, seed) for seed in seeds]
+        found = [our_rows(cases(asked, seed), make, seed) for seed in seeds]
         report(name, found, "", time.perf_counter() - begun)
-    for name, (peer, options) in PEERS.items():
+    for name, (peer, options) in ((name, PEERS[name]) for name in PEERS if name in chosen):
         begun, settings = time.perf_counter(), list(grid(asked.case, options))
-        pairs = [peer_rows(made(seed), peer, settings, seed) for seed in seeds]
+        pairs = [peer_rows(cases(asked, seed), peer, settings, seed) for seed in seeds]
         report(
             name, [rows for rows, _ in pairs], f"best of {len(settings)}: {pairs[0][1]}", time.perf_counter() - begun
         )

@@ -23,12 +23,25 @@ class Case(NamedTuple):
     hypergradient: Callable[[Array], Array]
 
 
+MU, CROSS = 0.1, 0.1  # those of benchmark_bilevel
+
+
 # Row i of a level contributes <z, y>^2 / 2 + <p, x> <q, y> + <c, x>^2 / 2 + <b, y> + <d, x>: the Hessians are means of
 # products of one vector with itself, with spectra from mu to 1 (0 once in x), and a cross term of size up to 0.1.
-def quadratic(seed: int, rows: tuple[int, int], dims: tuple[int, int], h: Regularizer | None = None) -> Case:
-    """Simulated quadratics: `rows` and `dims` of the upper level and of the lower one."""
+def quadratic(
+    seed: int,
+    rows: tuple[int, int],
+    dims: tuple[int, int],
+    h: Regularizer | None = None,
+    *,
+    mu: float = MU,
+    cross: float = CROSS,
+    noise: float = 1.0,
+) -> Case:
+    """Simulated quadratics: `rows` and `dims` of the upper level and of the lower one; `noise` is the size of b, d."""
     draw = np.random.default_rng([15, seed])
-    data = Rows(upper=_quadratic_rows(draw, rows[0], *dims), lower=_quadratic_rows(draw, rows[1], *dims))
+    made = [_quadratic_rows(draw, count, *dims, mu, cross, noise) for count in rows]
+    data = Rows(upper=made[0], lower=made[1])
     problem = Problem(_quadratic_value, _quadratic_value, Zero() if h is None else h, data)
     upper, lower = (_means(level.rows) for level in (data.upper, data.lower))
 
@@ -40,22 +53,22 @@ def quadratic(seed: int, rows: tuple[int, int], dims: tuple[int, int], h: Regula
     return Case("quadratic", problem, jnp.zeros(dims[0]), jnp.zeros(dims[1]), jax.jit(hypergradient))
 
 
-MU, CROSS = 0.1, 0.1
-
-
-def _quadratic_rows(draw: np.random.Generator, rows: int, dim_x: int, dim_y: int) -> dict[str, np.ndarray]:
-    y_root = _rotated(draw, np.logspace(np.log10(MU) / 2, 0, dim_y))
-    x_root = _rotated(draw, np.r_[0, np.logspace(np.log10(MU) / 2, 0, dim_x - 1)])
+def _quadratic_rows(
+    draw: np.random.Generator, rows: int, dim_x: int, dim_y: int, mu: float, cross: float, noise: float
+) -> dict[str, np.ndarray]:
+    y_root = _rotated(draw, np.logspace(np.log10(mu) / 2, 0, dim_y))
+    x_root = _rotated(draw, np.r_[0, np.logspace(np.log10(mu) / 2, 0, dim_x - 1)])
     left, _, right = np.linalg.svd(draw.normal(size=(dim_x, dim_y)), full_matrices=False)
-    common = draw.normal(size=(rows, dim_x))
-    sizes = np.logspace(np.log10(MU), np.log10(CROSS), dim_x)
+    common = draw.normal(size=(rows, min(dim_x, dim_y)))
+    size = min(dim_x, dim_y)
+    sizes = np.logspace(np.log10(min(mu, cross)), np.log10(cross), size)
     return {
         "z": draw.normal(size=(rows, dim_y)) @ y_root,
         "c": draw.normal(size=(rows, dim_x)) @ x_root,
         "p": common * sizes @ left.T,
         "q": common @ right,
-        "b": draw.normal(size=(rows, dim_y)),
-        "d": draw.normal(size=(rows, dim_x)),
+        "b": noise * draw.normal(size=(rows, dim_y)),
+        "d": noise * draw.normal(size=(rows, dim_x)),
     }
 
 

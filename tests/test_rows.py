@@ -31,6 +31,7 @@ from proxbi import (
     minimize,
     one_step,
 )
+from proxbi._loop import Goal, advance, advance_in_place
 from proxbi.checkpoint import checkpoints
 from proxbi.problem import in_blocks
 from proxbi.rows import Sampling, seed_of
@@ -148,6 +149,32 @@ def test_a_run_on_host_rows_is_resumed_bit_for_bit_in_the_middle_of_an_epoch(tmp
     resumed = run(DataSet(), steps=15, resume=tmp_path)
     for a, b in zip(jax.tree.leaves(resumed.state), jax.tree.leaves(straight.state), strict=True):
         assert isinstance(a, float) or np.asarray(a).tobytes() == np.asarray(b).tobytes()
+
+
+def test_a_step_on_host_rows_takes_the_memory_of_the_one_before() -> None:
+    """The new state lies where the old one did; the control, for states that others hold, needs room for both."""
+    solver, made, x0 = ProxSOBA(0.1, 0.2, batch=8), problem({"t": jnp.asarray(TARGETS)}), jnp.zeros(2)
+    state = jax.eval_shape(solver.init, made, x0, x0)
+    size = sum(leaf.size * leaf.dtype.itemsize for leaf in jax.tree.leaves(state))
+    number = np.int32(1)
+    shared, kept = (
+        way.light.lower(made, solver, state, jax.random.key(0), number, number, Goal(), number)
+        .compile()
+        .memory_analysis()
+        .alias_size_in_bytes
+        for way in (advance_in_place, advance)
+    )
+    assert shared >= size
+    assert kept == 0
+
+
+def test_what_callbacks_keep_of_a_run_on_host_rows_stays() -> None:
+    kept: list[Any] = []
+    steps = {"steps": 6, "every": 2, "callbacks": [lambda row, snapshot: kept.append(snapshot.state)]}
+    minimize(problem(DataSet()), jnp.zeros(2), jnp.zeros(2), ProxSOBA(0.1, 0.2, batch=8), **steps)
+    numbers = [int(state.draws.number) for state in kept]
+    assert numbers == sorted(numbers)
+    assert all(np.isfinite(np.asarray(state.y)).all() for state in kept)
 
 
 def test_another_data_set_is_refused(tmp_path: Path) -> None:

@@ -30,20 +30,22 @@ class jit(Generic[P, R]):
     where JAX is told not to compile, the function itself.
     """
 
-    def __init__(self, function: Callable[P, R]):
-        self.function = function
+    def __init__(self, function: Callable[P, R], donate: tuple[int, ...] = ()):
+        """`donate`: the numbers of arguments whose memory results may take; they are gone after the call."""
+        self.function, self.donate = function, donate
         self._closes_over_much: dict[PyTreeDef, bool] = {}
         update_wrapper(self, function)
 
     @cached_property
     def thorough(self) -> Any:
         """What `jax.jit` makes of it, when it is first called: not before, as it asks XLA what it can."""
-        return jax.jit(self.function, compiler_options=_known(_QUICKLY))
+        return jax.jit(self.function, donate_argnums=self.donate, compiler_options=_known(_QUICKLY))
 
     @cached_property
     def light(self) -> Any:
         """The same for programs on few numbers."""
-        return jax.jit(self.function, compiler_options=_known(_QUICKLY) | _known(_LIGHTLY))
+        options = _known(_QUICKLY) | _known(_LIGHTLY)
+        return jax.jit(self.function, donate_argnums=self.donate, compiler_options=options)
 
     def __call__(self, *args: P.args, **kwargs: P.kwargs) -> R:
         leaves, structure = jax.tree.flatten((args, kwargs))

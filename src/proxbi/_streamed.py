@@ -100,15 +100,19 @@ class Streamed(Driver):
         self.feed.close()
 
     def _chunk(self, steps: int, calls: int, state: PyTree = None) -> Chunk:
-        """Step by step, each with its batch. Zero steps compile the program of one."""
-        state = self.snapshot.state if state is None else state
+        """Step by step, each with its batch. Zero steps compile the program of one.
+
+        What lies between two steps is seen by nobody, so that each takes the memory of the one before; the state of
+        the snapshot, which callbacks and an interrupt may ask for, is copied once.
+        """
+        state = jax.tree.map(jnp.copy, self.snapshot.state if state is None else state)
         first = self.snapshot.step
         total: Chunk | None = None
         for number in range(max(steps, 1)):
             problem = on_batches(self.problem, **self.feed(first + number))
             numbers: list[Any] = [np.int32(a) for a in (first + number, min(steps, 1), calls)]
             start, one, most = numbers
-            done = on_host(_loop.advance(problem, self.solver, state, self.key, start, one, self.goal, most))
+            done = on_host(_loop.advance_in_place(problem, self.solver, state, self.key, start, one, self.goal, most))
             total, state = done if total is None else _together(total, done), done.state
             if done.fault != Fault.NONE or total.counts.total >= calls:
                 break
