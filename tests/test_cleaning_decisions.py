@@ -128,6 +128,23 @@ def test_decided_rows_are_trusted_in_the_next_round(folder):
     assert page.count("--decisions decisions.csv") >= 2
 
 
+def test_a_file_of_suspects_has_all_of_them_and_comes_back_filled_in(folder):
+    with using("stand-in"):
+        ran = clean("data.csv", "--label", "y", "--suspects", "suspects.csv", "--json", "s.json", cwd=folder)
+    assert ran.code == 0, ran.err
+    suspects = pd.read_csv(folder / "suspects.csv", dtype=str)
+    assert len(suspects) == json.loads((folder / "s.json").read_text())["flagged"] > 1
+    assert (np.diff(suspects["quality"].astype(float)) >= 0).all()
+    assert set(suspects["decision"]) == {"skip"}
+    assert set(suspects["given"].str[:2]) == {"'="}  # no spreadsheet runs it
+    suspects.loc[0, "decision"] = "take"
+    suspects.to_csv(folder / "filled.csv", index=False)
+    with using("stand-in"):
+        ran = clean("data.csv", "--label", "y", "--decisions", "filled.csv", "--json", "s.json", cwd=folder)
+    assert ran.code == 0, ran.err
+    assert json.loads((folder / "s.json").read_text())["decided"] == 1
+
+
 @pytest.mark.parametrize(("mode", "rows", "label"), [("drop", -1, None), ("relabel", 0, "=n7")])
 def test_a_label_that_was_decided_against_is_dropped_or_replaced(folder, mode, rows, label):
     assert second(folder, "--json", "again.json").code == 0
