@@ -24,6 +24,7 @@ from proxbi.cleaning.inputs.ballots import as_they_came, has_votes, labels_by_vo
 from proxbi.cleaning.inputs.checks import Words
 from proxbi.cleaning.method.votes import (
     Annotators,
+    Trust,
     Votes,
     by_votes_alone,
     consensus,
@@ -172,6 +173,22 @@ def test_trusted_rows_tell_which_annotators_are_right():
     known = np.where(np.arange(400) < 20, truth, -1)
     assert np.mean(by_votes_alone(Votes.of(table), 2)[0].argmax(axis=1) == truth) == 0
     assert np.mean(by_votes_alone(Votes.of(table), 2, known)[0].argmax(axis=1) == truth) == 1
+
+
+def test_trusted_rows_say_how_far_the_consensus_can_be_believed():
+    """Shares that are too sure, the squares of the right ones; and, as a control, nobody who knows."""
+    draw = np.random.default_rng(0)
+    right = draw.dirichlet(np.full(4, 0.3), 4000)
+    truth = np.array([draw.choice(4, p=row) for row in right])
+    sure = right**2 / np.sum(right**2, axis=1, keepdims=True)
+    known = np.where(np.arange(4000) < 2000, truth, -1)
+    trust = Trust.of(sure, known, np.ones(4000))
+    assert trust.power == pytest.approx(0.5, abs=0.05)
+    found, hits = trust(sure)[2000:], (sure.argmax(axis=1) == truth)[2000:]
+    assert found.max(axis=1).mean() == pytest.approx(hits.mean(), abs=0.02)
+    assert sure.max(axis=1).mean() > hits.mean() + 0.05
+    nobody = Trust.of(sure, np.full(4000, -1), np.ones(4000))
+    assert nobody(sure) == pytest.approx(sure)
 
 
 def test_rows_without_votes_say_nothing():

@@ -7,7 +7,7 @@ may change the probabilities, and with them the learners.
 **Reading votes with belief** is expectation maximisation: given the probabilities of the classes, the annotators are
 estimated (`votes.py`) and the belief calibrated (`noise_model.py`); given these, the probabilities are the posterior.
 No row is asked twice: its belief is made without its own votes. So votes settle how far features can be believed, and
-features that say nothing end up as class frequencies.
+features that say nothing end up as class frequencies. At the end trusted rows say how far all this can be believed.
 """
 
 from collections.abc import Iterator
@@ -23,7 +23,7 @@ from proxbi.cleaning.method.calibration import VAGUE_SD, Calibration, Scores, ca
 from proxbi.cleaning.method.decision import DRAWN, DRAWS
 from proxbi.cleaning.method.scoring import Fitted, Judged
 from proxbi.cleaning.method.table import Table
-from proxbi.cleaning.method.votes import Annotators, Votes
+from proxbi.cleaning.method.votes import Annotators, Trust, Votes
 from proxbi.cleaning.method.weightings import Weigh
 from proxbi.cleaning.result import Consensus
 
@@ -101,8 +101,10 @@ def judge_votes(
         readings.append(ballot.reading(learned.scores, shares, usual))
         shares = readings[-1].shares
     found = readings[-1]
+    plain = ballots.posterior(found.calibration.belief(learned.scores), ballot.votes, found.annotators)
+    trust = Trust.of(plain, ballot.known, ballot.repeats)
 
-    everywhere = _judge_rest(table, fitted, learned, found)
+    everywhere = _judge_rest(table, fitted, learned, found, trust)
     each = np.arange(len(table.labels))
     quality = everywhere[each, table.labels]
     elsewhere = everywhere.copy()
@@ -112,14 +114,14 @@ def judge_votes(
     weight[table.trusted] = 1
     some = np.sort(draw.permutation(np.flatnonzero(ballot.known < 0))[:DRAWN])
     given = table.labels[fit[some]]
-    consensus = ballots.consensus(table.votes, everywhere, found.annotators)
+    consensus = ballots.consensus(table.votes, everywhere, found.annotators, trust.power)
     judged = Judged(
         weight=weight,
         quality=quality,
         other=elsewhere.argmax(axis=1),
         some=fit[some],
-        drawn=np.stack([drawn[some, given] for drawn in _drawn(ballot, learned.scores, found, draw)]),
-        otherwise=np.stack([reading.shares[some, given] for reading in readings[:-1]]),
+        drawn=np.stack([trust(drawn)[some, given] for drawn in _drawn(ballot, learned.scores, found, draw)]),
+        otherwise=np.stack([trust(reading.shares)[some, given] for reading in readings[:-1]]),
         noisy=True,
         informed=True,
         temperature=_temperature(learned.scores[0], found, ballot),
@@ -147,12 +149,15 @@ def _learn(
     return Learned(coefficients, others, [kernel, *(each.fitted for each in others)])
 
 
-def _judge_rest(table: Table, fitted: Fitted, learned: Learned, found: Reading) -> Float[np.ndarray, "rows classes"]:
-    """The posterior of all rows, also of those that were not fitted."""
+def _judge_rest(
+    table: Table, fitted: Fitted, learned: Learned, found: Reading, trust: Trust
+) -> Float[np.ndarray, "rows classes"]:
+    """The posterior of all rows, also of those that were not fitted, as far as it can be believed."""
     shares = np.zeros((len(table.labels), table.classes))
     for some, scores in scoring.all_scores(table, fitted, learned.coefficients, learned.others, learned.scores):
-        belief = found.calibration.belief(scores)
-        shares[some] = Ballot.of(table, some).posterior(belief, found.annotators)
+        ballot = Ballot.of(table, some)
+        posterior = ballots.posterior(found.calibration.belief(scores), ballot.votes, found.annotators)
+        shares[some] = ballots.settled(trust(posterior), ballot.known)
     return shares
 
 
