@@ -158,7 +158,6 @@ def _joined(
     found = overview(taught, Figures.sum([*(one.figures for one in judged), taught.apart]))
     every = [*judged, *apart]
     trusted = np.concatenate([one.trusted for one in every])
-    said = {name: value for name, value in vars(found).items() if name != "counts"}
     return Cleaned(
         weight=np.concatenate([one.found.weight for one in every]),
         quality=np.concatenate([one.found.quality for one in every]),
@@ -167,7 +166,7 @@ def _joined(
         trusted=trusted,
         review=reviewed(trusted, places[taught.learned.judged.review]),
         decided=np.zeros(len(trusted), bool),
-        **said,
+        **found.of_the_whole(),
     )
 
 
