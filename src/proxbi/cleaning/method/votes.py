@@ -211,13 +211,16 @@ def consensus(
     table: Int[np.ndarray, "rows annotators"],
     shares: Float[np.ndarray, "rows classes"],
     annotators: Annotators,
-    power: float = 1.0,
+    believed: Float[np.ndarray, "rows classes"] | None = None,
 ) -> Consensus:
-    """What the posterior says of rows, votes and annotators; `power` is that of each vote in it (`Trust`)."""
+    """What the posterior says of rows, votes and annotators; `believed` is what trusted rows make of it. The rates of
+    annotators are by the posterior as it is: a vaguer one would only explain more votes without any being wrong.
+    """
     votes = Votes.of(table)
+    rates = annotator_rates(votes, shares, annotators)
+    shares = shares if believed is None else believed
     quality = np.full(table.shape, np.nan)
     quality[votes.row, votes.annotator] = shares[votes.row, votes.given]
-    rates = annotator_rates(votes, shares, annotators, power)
     numbers = np.bincount(votes.annotator, minlength=votes.annotators)
     confusion = np.where(numbers[:, None, None] > 0, annotators.confusion, np.nan)
     noise = [AnnotatorNoise(int(n), *each) for n, *each in zip(numbers, rates, confusion, strict=True)]
@@ -237,12 +240,10 @@ def gain(
     return np.where(gained > ROUNDING, gained, 0.0)
 
 
-def annotator_rates(
-    votes: Votes, shares: Float[np.ndarray, "rows classes"], annotators: Annotators, power: float = 1.0
-) -> list[Interval]:
+def annotator_rates(votes: Votes, shares: Float[np.ndarray, "rows classes"], annotators: Annotators) -> list[Interval]:
     """The rate of wrong votes of each annotator with its 95 % interval; NaN for those without votes."""
     own = _of_votes(votes, annotators)
-    others = shares[votes.row] / own**power  # the posterior without this vote: it is as if taken back
+    others = shares[votes.row] / own  # the posterior without this vote: it is as if taken back
     others /= others.sum(axis=1, keepdims=True)
     each = np.arange(len(votes.given))
     agree = others[each, votes.given]

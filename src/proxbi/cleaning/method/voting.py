@@ -104,7 +104,8 @@ def judge_votes(
     plain = ballots.posterior(found.calibration.belief(learned.scores), ballot.votes, found.annotators)
     trust = Trust.of(plain, ballot.known, ballot.repeats)
 
-    everywhere = _judge_rest(table, fitted, learned, found, trust)
+    as_read = _judge_rest(table, fitted, learned, found)
+    everywhere = ballots.settled(trust(as_read), np.where(table.trusted, table.labels, -1))
     each = np.arange(len(table.labels))
     quality = everywhere[each, table.labels]
     elsewhere = everywhere.copy()
@@ -114,7 +115,7 @@ def judge_votes(
     weight[table.trusted] = 1
     some = np.sort(draw.permutation(np.flatnonzero(ballot.known < 0))[:DRAWN])
     given = table.labels[fit[some]]
-    consensus = ballots.consensus(table.votes, everywhere, found.annotators, trust.power)
+    consensus = ballots.consensus(table.votes, as_read, found.annotators, everywhere)
     judged = Judged(
         weight=weight,
         quality=quality,
@@ -149,15 +150,12 @@ def _learn(
     return Learned(coefficients, others, [kernel, *(each.fitted for each in others)])
 
 
-def _judge_rest(
-    table: Table, fitted: Fitted, learned: Learned, found: Reading, trust: Trust
-) -> Float[np.ndarray, "rows classes"]:
-    """The posterior of all rows, also of those that were not fitted, as far as it can be believed."""
+def _judge_rest(table: Table, fitted: Fitted, learned: Learned, found: Reading) -> Float[np.ndarray, "rows classes"]:
+    """The posterior of all rows, also of those that were not fitted."""
     shares = np.zeros((len(table.labels), table.classes))
     for some, scores in scoring.all_scores(table, fitted, learned.coefficients, learned.others, learned.scores):
-        ballot = Ballot.of(table, some)
-        posterior = ballots.posterior(found.calibration.belief(scores), ballot.votes, found.annotators)
-        shares[some] = ballots.settled(trust(posterior), ballot.known)
+        belief = found.calibration.belief(scores)
+        shares[some] = Ballot.of(table, some).posterior(belief, found.annotators)
     return shares
 
 
