@@ -2,10 +2,10 @@
 
     python benchmarks/cleaning.py review --data FOLDER --keep review.json [--seeds 5] [--only vehicle] [--rows 1200]
 
-FOLDER is that of `cleaning.py tables`; digits are scikit-learn's. Each table starts without a trusted row. Somebody who
-knows the truth decides 100 rows, in the order of `review_order_` or in a random one, and the table is cleaned again.
-F1 is that of the rows flagged, on rows that neither of the two decided, before and after. Each result is written to
-`--keep` when it is there, and not computed again.
+FOLDER is that of `cleaning.py tables`; digits are scikit-learn's; `human` has the labels of people. Each table starts
+without a trusted row. Somebody who knows the truth decides 100 rows, in the order of `review_order_` or in a random
+one, and the table is cleaned again. F1 is that of the rows flagged, on rows that neither of the two decided, before and
+after. Each result is written to `--keep` when it is there, and not computed again.
 """
 
 import argparse
@@ -22,21 +22,21 @@ import cleaning_tables
 from proxbi import datasets
 from proxbi.cleaning import LabelCleaner
 
-TABLES = ("vehicle", "spam", "satellite", "digits")
+TABLES = ("vehicle", "spam", "satellite", "human", "letter", "digits")
 KINDS = ("sym20", "instance20", "pair20")
 DECISIONS = 100
 
 Row = dict[str, Any]
 
 
-def load(name: str, folder: Path, seed: int, rows: int) -> tuple[np.ndarray, np.ndarray]:
-    """Rows in an order of the seed, cut to so many, and their true classes."""
+def load(name: str, folder: Path, seed: int, rows: int) -> tuple[np.ndarray, np.ndarray, dict[str, np.ndarray]]:
+    """Rows in an order of the seed, cut to so many, their true classes and, of people, their labels."""
     if name == "digits":
         table = datasets.digits()
         order = np.random.default_rng([7, seed]).permutation(len(table.labels))[:rows]
-        return table.features[order], table.labels[order].astype(int)
-    features, truth, _ = cleaning_tables.load(name, folder, seed)
-    return features[:rows], truth[:rows]
+        return table.features[order], table.labels[order].astype(int), {}
+    features, truth, people = cleaning_tables.load(name, folder, seed)
+    return features[:rows], truth[:rows], {kind: labels[:rows] for kind, labels in dict(people).items()}
 
 
 def loop(features: np.ndarray, truth: np.ndarray, given: np.ndarray, seed: int) -> Row:
@@ -91,9 +91,9 @@ def results_of_all(options: argparse.Namespace, kept: dict[str, Row]) -> Iterato
     """Those of all cells that are not kept yet."""
     for seed in range(options.seeds):
         for table in options.only:
-            features, truth = load(table, options.data, seed, options.rows)
-            for kind in options.kinds:
+            features, truth, people = load(table, options.data, seed, options.rows)
+            for kind in people or options.kinds:
                 name = f"{table}/{kind}/{seed}"
                 if name not in kept:
-                    given, _ = cleaning_tables.spoil(kind, features, truth, {}, seed)
+                    given, _ = cleaning_tables.spoil(kind, features, truth, people, seed)
                     yield name, loop(features, truth, given, seed)

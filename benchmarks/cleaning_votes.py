@@ -1,6 +1,7 @@
 """Several votes a row: the consensus of proxbi against majority, Dawid-Skene and cleanlab's multiannotator (CROWDLAB).
 
     python benchmarks/cleaning.py votes --data FOLDER [--seeds 5] [--only human digits] [--kinds bad copies]
+    python benchmarks/cleaning.py votes --data FOLDER --only human --trusted 100 --without-rivals --keep trusted.json
     python benchmarks/cleaning.py votes --only rates --seeds 5    # 20 annotators: how often intervals cover their rates
 
 FOLDER has human_images.npz, with three votes a row by many people and no word of who voted, and satellite.npz,
@@ -185,22 +186,30 @@ def rivals(cell: Cell) -> Iterator[tuple[str, np.ndarray]]:
         yield f"cleanlab {name}", crowdlab(cell.votes, out_of_fold(model, cell.features, most, cell.classes))
 
 
-def results_of(cell: Cell, kept: dict[str, Row], only_ours: bool) -> Iterator[tuple[str, Row]]:
-    """Those that are not kept yet; accuracies of rows that have a vote."""
-    voted = np.any(cell.votes >= 0, axis=1)
+def results_of(cell: Cell, kept: dict[str, Row], only_ours: bool, trusted: int) -> Iterator[tuple[str, Row]]:
+    """Those that are not kept yet; accuracies of rows that have a vote and are not trusted."""
+    sure = np.random.default_rng([29, int(cell.name[-1])]).permutation(len(cell.truth)) < trusted
+    voted = np.any(cell.votes >= 0, axis=1) & ~sure
     if f"{cell.name}/proxbi" not in kept:
-        yield "proxbi", ours(cell, voted)
+        yield "proxbi", ours(cell, voted, sure)
     if not only_ours and cell.rates is None and f"{cell.name}/majority" not in kept:
         for name, labels in rivals(cell):
             yield name, {"accuracy": float(np.mean(labels[voted] == cell.truth[voted]))}
 
 
-def ours(cell: Cell, voted: np.ndarray) -> Row:
+def ours(cell: Cell, voted: np.ndarray, sure: np.ndarray) -> Row:
     """`LabelCleaner` with no option set."""
     start = time.perf_counter()
-    cleaner = LabelCleaner().fit(cell.features, np.where(cell.votes < 0, np.nan, cell.votes.astype(float)))
-    right = (cleaner.consensus_label_ == cell.truth)[voted]
-    row = {"accuracy": float(right.mean()), "quality": float(cleaner.consensus_quality_[voted].mean())}
+    votes = np.where(cell.votes < 0, np.nan, cell.votes.astype(float))
+    known = np.where(sure[:, None], cell.truth[:, None], votes)
+    trusted = {"trusted": sure, "given": votes} if sure.any() else {}
+    cleaner = LabelCleaner().fit(cell.features, known, **trusted)
+    right, quality = (cleaner.consensus_label_ == cell.truth)[voted], cleaner.consensus_quality_[voted]
+    row = {"accuracy": float(right.mean()), "quality": float(quality.mean())}
+    row["ece"] = cleaning_tables.calibration_error(~right, quality)
+    rates = np.array([each.rate.estimate for each in cleaner.annotator_noise_.values()])
+    wrong = np.array([np.mean((column != cell.truth)[column >= 0]) for column in cell.votes.T])
+    row |= {"rate": float(rates.mean()), "rate by truth": float(wrong.mean())}
     row["seconds"] = time.perf_counter() - start
     if cell.rates is not None:
         found = np.array([each.rate for each in cleaner.annotator_noise_.values()])
@@ -224,7 +233,9 @@ def summary(kept: dict[str, Row]) -> None:
         table.loc[case, "ahead"] = ahead.mean()
         table.loc[case, "error"] = ahead.std() / np.sqrt(len(ahead))
     print(table.round(4).to_string())
-    measured = [name for name in ("quality", "covered", "width", "seconds") if name in frame]
+    measured = [
+        name for name in ("quality", "ece", "rate", "rate by truth", "covered", "width", "seconds") if name in frame
+    ]
     mine = frame[frame["method"] == "proxbi"].groupby(["table", "kind"], sort=False)
     print(mine[measured].mean().round(3).to_string())
 
@@ -239,6 +250,7 @@ def main(arguments: list[str]) -> None:
     parser.add_argument("--only", nargs="+", choices=TABLES)
     parser.add_argument("--kinds", nargs="+", choices=(*MISSING, *KINDS, "rates"))
     parser.add_argument("--without-rivals", action="store_true")
+    parser.add_argument("--trusted", type=int, default=0, help="rows of each cell whose class is known; keep apart")
     options = parser.parse_args(arguments)
     warnings.simplefilter("ignore")
     summary(cleaning_tables.collected(options.keep, lambda kept: results_of_all(options, kept)))
@@ -247,5 +259,5 @@ def main(arguments: list[str]) -> None:
 def results_of_all(options: argparse.Namespace, kept: dict[str, Row]) -> Iterator[tuple[str, Row]]:
     """Those of all cells that are not kept yet."""
     for cell in cells(options):
-        for name, row in results_of(cell, kept, options.without_rivals):
+        for name, row in results_of(cell, kept, options.without_rivals, options.trusted):
             yield f"{cell.name}/{name}", row

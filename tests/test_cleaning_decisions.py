@@ -128,6 +128,23 @@ def test_decided_rows_are_trusted_in_the_next_round(folder):
     assert page.count("--decisions decisions.csv") >= 2
 
 
+def test_a_file_of_suspects_has_all_of_them_and_comes_back_filled_in(folder):
+    with using("stand-in"):
+        ran = clean("data.csv", "--label", "y", "--suspects", "suspects.csv", "--json", "s.json", cwd=folder)
+    assert ran.code == 0, ran.err
+    suspects = pd.read_csv(folder / "suspects.csv", dtype=str)
+    assert len(suspects) == json.loads((folder / "s.json").read_text())["flagged"] > 1
+    assert (np.diff(suspects["quality"].astype(float)) >= 0).all()
+    assert set(suspects["decision"]) == {"skip"}
+    assert set(suspects["given"].str[:2]) == {"'="}  # no spreadsheet runs it
+    suspects.loc[0, "decision"] = "take"
+    suspects.to_csv(folder / "filled.csv", index=False)
+    with using("stand-in"):
+        ran = clean("data.csv", "--label", "y", "--decisions", "filled.csv", "--json", "s.json", cwd=folder)
+    assert ran.code == 0, ran.err
+    assert json.loads((folder / "s.json").read_text())["decided"] == 1
+
+
 @pytest.mark.parametrize(("mode", "rows", "label"), [("drop", -1, None), ("relabel", 0, "=n7")])
 def test_a_label_that_was_decided_against_is_dropped_or_replaced(folder, mode, rows, label):
     assert second(folder, "--json", "again.json").code == 0
@@ -263,32 +280,45 @@ def test_a_decided_row_has_the_joint_likelihood_and_no_doubt():
     assert posterior[0, 0] == pytest.approx(0.7)
 
 
-def test_gains_are_what_a_decision_takes_from_the_doubt():
-    """To first order, against the covariance with the information of one more row in it."""
-    draw = np.random.default_rng(0)
-    effects, belief = draw.normal(size=(2, 5, 3)), draw.dirichlet(np.ones(3), 5)
-    covariance = 1e-4 * np.cov(draw.normal(size=(5, 50)))
-    doubt = np.cov(draw.normal(size=(5, 50)))
-    gains = review._gains(covariance @ doubt @ covariance, effects, belief)
-    for row in range(5):
-        information = review._information(effects[:, [row]], belief[[row]])
-        after = np.linalg.inv(np.linalg.inv(covariance) + information)
-        assert gains[row] == pytest.approx(np.trace(doubt @ (covariance - after)), rel=1e-2)
+@given(
+    st.lists(st.tuples(st.floats(0.1, 0.9), st.floats(-0.09, 0.09)), min_size=2, max_size=6),
+    st.lists(st.floats(0.5, 2), min_size=6, max_size=6),
+)
+def test_the_first_row_is_the_one_whose_answer_improves_the_score_most(rows, counts):
+    """Against all that can happen: theta is one of two numbers, and the answer right or wrong."""
+    quality, effect = np.array(rows).T
+    repeats = np.array(counts[: len(rows)])
+    by_theta = quality + np.outer([1, -1], effect)
+
+    def fall(row):
+        found = -(quality**2) @ repeats
+        for chances in (by_theta[:, row], 1 - by_theta[:, row]):
+            posterior = chances / chances.sum()
+            found += chances.mean() * (posterior @ by_theta) ** 2 @ repeats
+        return found
+
+    falls = np.array([fall(row) for row in range(len(rows))])
+    first = review.most_telling(quality, effect[None], repeats)[0]
+    # What is known before it is asked (CERTAIN) and rounding may decide between equals.
+    assert falls[first] >= falls.max() * (1 - 1e-4) - 1e-12
 
 
-def test_the_review_order_has_every_open_row_once_and_the_most_telling_first(one_thread):
+def test_the_second_row_teaches_what_the_first_did_not():
+    """Two copies of the most telling row, and a row that tells of something else: by itself it comes last."""
+    effects = np.array([[0.45, 0.44, 0.0], [0.0, 0.0, 0.35]])
+    assert review.most_telling(np.full(3, 0.5), effects, np.ones(3)).tolist() == [0, 2, 1]
+    alone = np.sum((effects.T @ effects) ** 2, axis=1)
+    assert np.argmin(alone) == 2
+
+
+def test_the_review_order_has_every_open_row_once_and_no_sure_one_first(one_thread):
     scores, truth, given = drawn(600, 3)
     evidence = evidence_of(truth, given, [5, 6], told=True)
     found: Decision = decide(scores, evidence, np.random.default_rng(0))
     order = review.review_order(found, scores, evidence, np.random.default_rng(0))
     assert sorted(order) == evidence.doubtful.tolist()
-    covariance, doubtful = found.covariance[:3, :3], evidence.doubtful
-    doubt = review._doubt(found, scores, evidence, np.random.default_rng(0))
-    effects, belief = review._effects(found.sharp, scores), found.sharp.softmax(scores)
-    gains = review._gains(covariance @ doubt @ covariance, effects, belief)
-    assert gains[order[0]] == gains[doubtful].max()
-    assert np.array_equal(
-        order[1::2][:5], np.random.default_rng(0).permutation(doubtful)[:5]
-    )  # every other one is drawn
+    quality = found.verdict(scores, evidence.labels).quality
+    doubt = quality * (1 - quality)
+    assert doubt[order[:50]].min() > np.median(doubt[evidence.doubtful])
     again = review.review_order(found, scores, evidence, np.random.default_rng(0))
     assert np.array_equal(order, again)

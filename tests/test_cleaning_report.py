@@ -290,7 +290,7 @@ def test_the_rows_that_teach_most_come_in_the_order_of_the_result():
 def test_at_most_500_suspects_are_shown(tmp_path):
     page = sparse(tmp_path, cleaned_example.random(2000, 4, 900), 4)
     assert len(Elements(page).tables[0]) == SUSPECTS + 1
-    assert "Flagged rows: 900, the worst 500 shown; the file of cleaned rows has all of them." in page
+    assert "Flagged rows: 900, the worst 500 shown; the file of suspects has all of them." in page
 
 
 def test_a_suspect_is_shown_with_what_was_given(tmp_path):

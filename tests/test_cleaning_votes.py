@@ -18,11 +18,13 @@ from tests.stand_in import METHODS, using
 from tests.test_cli_clean import clean
 
 from proxbi.cleaning import CleaningWarning, LabelCleaner
-from proxbi.cleaning.files.tables import ADDED, OF_VOTES
-from proxbi.cleaning.inputs.ballots import has_votes, read_ballots
+from proxbi.cleaning.files.decisions import Decided, write_decisions
+from proxbi.cleaning.files.tables import ADDED, OF_VOTES, Roles, load
+from proxbi.cleaning.inputs.ballots import as_they_came, has_votes, labels_by_votes, read_ballots
 from proxbi.cleaning.inputs.checks import Words
 from proxbi.cleaning.method.votes import (
     Annotators,
+    Trust,
     Votes,
     by_votes_alone,
     consensus,
@@ -171,6 +173,22 @@ def test_trusted_rows_tell_which_annotators_are_right():
     known = np.where(np.arange(400) < 20, truth, -1)
     assert np.mean(by_votes_alone(Votes.of(table), 2)[0].argmax(axis=1) == truth) == 0
     assert np.mean(by_votes_alone(Votes.of(table), 2, known)[0].argmax(axis=1) == truth) == 1
+
+
+def test_trusted_rows_say_how_far_the_consensus_can_be_believed():
+    """Shares that are too sure, the squares of the right ones; and, as a control, nobody who knows."""
+    draw = np.random.default_rng(0)
+    right = draw.dirichlet(np.full(4, 0.3), 4000)
+    truth = np.array([draw.choice(4, p=row) for row in right])
+    sure = right**2 / np.sum(right**2, axis=1, keepdims=True)
+    known = np.where(np.arange(4000) < 2000, truth, -1)
+    trust = Trust.of(sure, known, np.ones(4000))
+    assert trust.power == pytest.approx(0.5, abs=0.05)
+    found, hits = trust(sure)[2000:], (sure.argmax(axis=1) == truth)[2000:]
+    assert found.max(axis=1).mean() == pytest.approx(hits.mean(), abs=0.02)
+    assert sure.max(axis=1).mean() > hits.mean() + 0.05
+    nobody = Trust.of(sure, np.full(4000, -1), np.ones(4000))
+    assert nobody(sure) == pytest.approx(sure)
 
 
 def test_rows_without_votes_say_nothing():
@@ -413,6 +431,52 @@ def test_the_command_takes_a_column_for_each_annotator(folder):
     summary = json.loads((folder / "out.json").read_text())
     assert [each["annotator"] for each in summary["annotators"]] == list(Data.rates)
     assert all(each["low"] < each["estimate"] < each["high"] for each in summary["annotators"])
+
+
+@pytest.mark.parametrize(("data", "who"), [("data.csv", ["--label", WHO, "--drop", "truth"]), ("data.npz", [])])
+def test_decisions_about_votes_are_trusted_and_leave_the_votes_as_they_are(folder, data, who):
+    with using("stand-in"):
+        assert clean(data, *who, "--json", "first.json", "--suspects", "suspects.csv", cwd=folder).code == 0
+        first = json.loads((folder / "first.json").read_text())
+        rows, votes = Roles(label=WHO, drop=["truth"]) if who else Roles(), Data().Y.isna().all(axis=1).to_numpy()
+        about = load(folder / data, rows).subject(first["digest"])
+        silent, kept, against = int(np.flatnonzero(votes)[0]), *np.flatnonzero(~votes)[:2].tolist()
+        classes = [about.classes[0], about.given[kept], next(c for c in about.classes if c != about.given[against])]
+        some = np.argsort([silent, kept, against])
+        decided = Decided(np.array([silent, kept, against])[some], np.array(classes)[some])
+        write_decisions(folder / "decisions.csv", about, decided)
+        more = ["--decisions", "decisions.csv", "--json", "second.json", "--out", "second.csv", "--report", "r.html"]
+        ran = clean(data, *who, *more, cwd=folder)
+    assert ran.code == 0, ran.err
+    second, out = json.loads((folder / "second.json").read_text()), pd.read_csv(folder / "second.csv")
+    assert (first["decided"], second["decided"], second["trusted"]) == (0, 3, 3)
+    assert out["proxbi_consensus_label"][decided.rows].map(str).tolist() == decided.labels.astype(str).tolist()
+    assert [one["votes"] for one in second["annotators"]] == [one["votes"] for one in first["annotators"]]
+    assert '"decision": "keep"' in (folder / "r.html").read_text()
+
+
+@given(tables, st.data())
+def test_what_is_decided_about_a_row_changes_the_label_of_no_other(table, data):
+    votes = np.array(table)
+    decided = np.array(data.draw(st.lists(st.booleans(), min_size=len(votes), max_size=len(votes))))
+    given = np.where(votes < 0, None, votes.astype(object))
+    # Two rows more, so that all classes are there and there are two of them.
+    given, decided = np.concatenate([given, np.tile([[0], [1]], (1, 4))]), np.append(decided, [False, False])
+    y = given.copy()
+    y[decided] = 1
+    came = as_they_came(y, given, decided, decided, Words())
+    ballots = read_ballots(given, Words())
+    _, labels = labels_by_votes(ballots, None, Words())
+    assert np.array_equal(came.ballots.table, ballots.table)
+    assert np.all(came.labels[decided] == 1)
+    assert np.array_equal(came.labels[~decided], labels[~decided])
+    voted = np.any(ballots.table >= 0, axis=1)
+    assert np.array_equal(came.before, np.where(decided, np.where(voted, labels, 1), -1))
+
+
+def test_votes_before_decisions_have_the_shape_of_the_votes():
+    with pytest.raises(ValueError, match=r"given must have a vote for each of y.*\(4, 2\), got shape \(4,\)"):
+        LabelCleaner().fit(np.eye(4), np.array([[0, 1], [1, 0], [1, 1], [0, 0]]), trusted=[0], given=[0, 1, 1, 0])
 
 
 def test_arrays_may_have_votes(folder):

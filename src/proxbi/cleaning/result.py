@@ -1,7 +1,7 @@
 """What `proxbi.cleaning.clean` returns."""
 
 import math
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, fields
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -63,43 +63,16 @@ class RowCounts(NamedTuple):
     decided: int
     flagged: int
 
-
-@dataclass(frozen=True)
-class Overview:
-    """What is known about the labels of a table whose rows are not in memory: `Cleaned` without what it has of rows."""
-
-    counts: RowCounts
-    noise_rate: Interval
-    noise_by_class: list[dict[str, Any]]
-    noise_by_group: list[dict[str, Any]]
-    scores: list[dict[str, Any]]
-    chosen: str
-    helped: bool
-    history: list[dict[str, Any]]
-    removal: list[dict[str, Any]]
-    warnings: list[str]
-    settings: dict[str, float | str]
-    consensus: None = None
-
     @property
     def judges(self) -> bool:
-        """Whether there are trusted rows that stand for the others."""
-        return self.counts.trusted > self.counts.decided
+        """Whether there are trusted rows that stand for the others: decided ones were picked, and do not."""
+        return self.trusted > self.decided
 
 
-@dataclass(frozen=True)
-class Cleaned:
-    """What is known about each of the n rows: arrays over the rows given, in their order, trusted rows included."""
+@dataclass(frozen=True, kw_only=True)
+class Findings:
+    """What is known about the labels of a table as a whole."""
 
-    weight: Float[np.ndarray, " n"]
-    """The weight in [0, 1] to train with: the quality; 1 for trusted rows."""
-    quality: Float[np.ndarray, " n"]
-    """The probability that the given label is right, from a model that was not shown it."""
-    issue: Bool[np.ndarray, " n"]
-    """Which labels are more likely wrong than right; never a trusted one."""
-    suggested: Int[np.ndarray, " n"]
-    """The given label where there is no issue, the most likely class where there is."""
-    trusted: Bool[np.ndarray, " n"]
     noise_rate: Interval
     """The share of wrong labels among the rows that are not trusted; NaN where it is not known."""
     noise_by_class: list[dict[str, Any]]
@@ -123,6 +96,35 @@ class Cleaned:
     consensus: Consensus | None = None
     """Where rows have several votes. The label that `quality`, `issue` and the rates are about is then the one that the
     votes alone make most likely."""
+
+    def of_the_whole(self) -> dict[str, Any]:
+        """All of this, by name: for findings of another kind about the same table."""
+        return {each.name: getattr(self, each.name) for each in fields(Findings)}
+
+
+@dataclass(frozen=True, kw_only=True)
+class Overview(Findings):
+    """What is known about the labels of a table whose rows are not in memory."""
+
+    counts: RowCounts
+    """How many rows there are."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Cleaned(Findings):
+    """The same, and what is known about each of the n rows: arrays over the rows given, in their order, trusted rows
+    included.
+    """
+
+    weight: Float[np.ndarray, " n"]
+    """The weight in [0, 1] to train with: the quality; 1 for trusted rows."""
+    quality: Float[np.ndarray, " n"]
+    """The probability that the given label is right, from a model that was not shown it."""
+    issue: Bool[np.ndarray, " n"]
+    """Which labels are more likely wrong than right; never a trusted one."""
+    suggested: Int[np.ndarray, " n"]
+    """The given label where there is no issue, the most likely class where there is."""
+    trusted: Bool[np.ndarray, " n"]
     review: Int[np.ndarray, " untrusted"] = field(default_factory=lambda: np.zeros(0, np.int64))
     """The rows that are not trusted, those first whose labels would teach most if a person decided them."""
     decided: Bool[np.ndarray, " n"] = field(default_factory=lambda: np.zeros(0, bool))
@@ -137,11 +139,6 @@ class Cleaned:
             return self.whole
         found = (~self.trusted, self.trusted, self.decided, self.issue)
         return RowCounts(*(int(np.sum(each)) for each in found))
-
-    @property
-    def judges(self) -> bool:
-        """Whether there are trusted rows that stand for the others: decided ones were picked, and do not."""
-        return self.counts.trusted > self.counts.decided
 
     @classmethod
     def unknown(cls, labels: Int[np.ndarray, " n"], warning: str, **settings: float | str) -> "Cleaned":

@@ -92,6 +92,10 @@ _Report = Annotated[Path | None, typer.Option(help="Where the report goes, an HT
 _NoRows = Annotated[
     bool, typer.Option("--no-rows", help="Leave all single rows out of the report, for pages that leave the house.")
 ]
+_Suspects = Annotated[
+    Path | None,
+    typer.Option(help="Where all suspects go (CSV): fill in its column decision, and give it back by --decisions."),
+]
 _Json = Annotated[Path | None, typer.Option("--json", help="Where the summary goes.")]
 _FailAbove = Annotated[
     float | None,
@@ -130,6 +134,7 @@ def clean(
     out: _Out = None,
     report: _Report = None,
     no_rows: _NoRows = False,
+    suspects: _Suspects = None,
     json_: _Json = None,
     fail_if_noise_above: _FailAbove = None,
     seed: _Seed = 0,
@@ -154,7 +159,7 @@ def clean(
     if trusted_col is not None and trusted is not None:
         raise ValueError("--trusted-col and --trusted cannot both be given.")
     dropped = [name.strip() for name in drop.split(",") if name.strip()]
-    outputs = Outputs(out, report, json_, mode.value, not no_rows)
+    outputs = Outputs(out, report, json_, suspects, mode.value, not no_rows)
     roles = Roles(label, trusted_col, trusted, group, id_, dropped)
     common: dict[str, Any] = {"weights": weights.value, "seed": seed, "command": given_command()}
     chosen = engine if engine is not _Engine.auto else _Engine.blocks if is_many(data) else _Engine.memory
@@ -167,7 +172,7 @@ def clean(
             steps = next_steps(given_command())
             job = clean_file(data, roles, outputs, pred_probs=pred_probs, decisions=decisions, steps=steps, **common)
         else:
-            refused = {"--pred-probs": pred_probs, "--decisions": decisions}
+            refused = {"--suspects": suspects, "--pred-probs": pred_probs, "--decisions": decisions}
             job = clean_files(
                 data,
                 roles,
@@ -200,10 +205,11 @@ def next_steps(command: str) -> "list[Step]":
     """What to do after this command."""
     from proxbi.cleaning.report.page import Step
 
-    words = _without(shlex.split(command), ("--decisions", "--mode", "--out"))
+    words = _without(shlex.split(command), ("--decisions", "--suspects", "--mode", "--out"))
     again = shlex.join(words)
     return [
         Step("Run again with your decisions: decided rows are trusted then.", f"{again} --decisions decisions.csv"),
+        Step("Or decide in a spreadsheet: all suspects as a file.", f"{again} --suspects suspects.csv"),
         Step("Or, without looking, write the rows without the suspects,", f"{again} --mode drop --out cleaned.csv"),
         Step("or with the suggested labels.", f"{again} --mode relabel --out cleaned.csv"),
     ]

@@ -8,18 +8,20 @@ with an apostrophe, so that taking one off gives back what was there.
 import csv
 import hashlib
 import re
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
-from jaxtyping import Int
+from jaxtyping import Float, Int
 
 from proxbi.cleaning.files.csv_file import open_text, open_to_write, said_plainly
 from proxbi.cleaning.inputs.checks import plain, some
 
 COLUMNS = ("row", "id", "decision", "label", "digest")
 KEEP, SKIP = "keep", "skip"
+OF_SUSPECTS = ("given", "quality")
+"""More columns, of a file of suspects."""
 DECISIONS = ("take", KEEP, "other", SKIP)
 """Take the suggested label, keep the given one, another class; a row that was skipped is not decided."""
 SHORT = 12
@@ -40,7 +42,15 @@ class Subject(NamedTuple):
     name: str
     digest: str
     given: np.ndarray
+    """The label of each row; None where it has none."""
     ids: Sequence[Any] | None = None
+    classes: np.ndarray | None = None
+    """All labels there are, if `given` may lack some."""
+
+    @property
+    def labels(self) -> np.ndarray:
+        """All that may be decided on."""
+        return np.unique(self.given) if self.classes is None else self.classes
 
 
 def file_digest(path: Path) -> str:
@@ -77,7 +87,7 @@ def read_decisions(path: Path, about: Subject) -> Decided:
         if lacking:
             raise ValueError(f"it has no column {lacking[0]!r}; decisions have {', '.join(COLUMNS)}")
         lines = [(reader.line_num, line) for line in reader]
-    known = {str(plain(label)): label for label in np.unique(about.given)}
+    known = {str(plain(label)): label for label in about.labels}
     decided: dict[int, Any] = {}
     for number, line in lines:
         where = f"line {number} of {path}"
@@ -88,7 +98,7 @@ def read_decisions(path: Path, about: Subject) -> Decided:
         if line["decision"] != SKIP:
             decided[row] = label
     rows = np.array(sorted(decided), np.int64)
-    return Decided(rows, np.array([decided[row] for row in rows.tolist()], about.given.dtype))
+    return Decided(rows, np.array([decided[row] for row in rows.tolist()], about.labels.dtype))
 
 
 def _row(line: dict[str, Any], where: str, about: Subject) -> int:
@@ -112,22 +122,45 @@ def _label(line: dict[str, Any], where: str, about: Subject, row: int, known: di
     """The label decided on."""
     if line["decision"] not in DECISIONS:
         raise ValueError(f"{where} has the decision {line['decision']!r}; known are {', '.join(DECISIONS)}.")
-    label, given = unguarded(line["label"]), str(plain(about.given[row]))
+    label, given = unguarded(line["label"]), about.given[row]
     if line["decision"] == SKIP:
         return None
     if label not in known:
         raise ValueError(f"{where} has the label {label!r}, which no row has; there are {some(list(known))}.")
-    if line["decision"] == KEEP and label != given:
-        raise ValueError(f"{where} keeps the label {label!r} of row {row}, whose label is {given!r}.")
+    # A row without votes shows what the features say, which another run may see otherwise: nothing to compare with.
+    if line["decision"] == KEEP and given is not None and label != str(plain(given)):
+        raise ValueError(f"{where} keeps the label {label!r} of row {row}, whose label is {str(plain(given))!r}.")
     return known[label]
 
 
 def write_decisions(path: Path, about: Subject, decided: Decided) -> None:
     """Write decisions as the report page saves them."""
+    pairs = zip(decided.rows.tolist(), decided.labels, strict=True)
+    _write(
+        path,
+        COLUMNS,
+        (_line(about, row, KEEP if label == about.given[row] else "other", label) for row, label in pairs),
+    )
+
+
+def write_suspects(path: Path, about: Subject, suspects: Decided, quality: Float[np.ndarray, " rows"]) -> None:
+    """Write suspects, each with its suggested label, as decisions that are all still to be made: whoever fills in
+    `decision`, and `label` where it is not the suggested one, can give the file back.
+    """
+    lines = (
+        [*_line(about, row, SKIP, label), guarded(str(plain(about.given[row]))), f"{quality[row]:.4g}"]
+        for row, label in zip(suspects.rows.tolist(), suspects.labels, strict=True)
+    )
+    _write(path, (*COLUMNS, *OF_SUSPECTS), lines)
+
+
+def _line(about: Subject, row: int, decision: str, label: Any) -> list[Any]:
+    called = str(plain(row if about.ids is None else about.ids[row]))
+    return [row, guarded(called), decision, guarded(str(plain(label))), about.digest]
+
+
+def _write(path: Path, columns: Sequence[str], lines: Iterable[list[Any]]) -> None:
     with open_to_write(path) as file:
         out = csv.writer(file, lineterminator="\n", quoting=csv.QUOTE_ALL)  # a lone \r would not be quoted else
-        out.writerow(COLUMNS)
-        for row, label in zip(decided.rows.tolist(), decided.labels, strict=True):
-            decision = KEEP if label == about.given[row] else "other"
-            called = str(plain(row if about.ids is None else about.ids[row]))
-            out.writerow([row, guarded(called), decision, guarded(str(plain(label))), about.digest])
+        out.writerow(columns)
+        out.writerows(lines)

@@ -9,7 +9,7 @@ from typing import Any, Literal, NamedTuple
 
 import numpy as np
 
-from proxbi.cleaning.files.decisions import Decided, Subject, file_digest, read_decisions
+from proxbi.cleaning.files.decisions import Decided, file_digest, read_decisions, write_suspects
 from proxbi.cleaning.files.formats import Source, kind_of, require_room
 from proxbi.cleaning.files.places import STANDARD, Writer, is_stream, require_readable, require_writable, write_all
 from proxbi.cleaning.files.probabilities import ARRAYS, read_probabilities
@@ -30,12 +30,13 @@ class Outputs(NamedTuple):
     rows: Path | None = None
     report: Path | None = None
     summary: Path | None = None
+    suspects: Path | None = None
     mode: Literal["weight", "drop", "relabel"] = "weight"
     show_rows: bool = True
     """Whether the report shows single rows."""
 
     def paths(self) -> list[Path]:
-        return [path for path in (self.rows, self.report, self.summary) if path is not None]
+        return [path for path in (self.rows, self.report, self.summary, self.suspects) if path is not None]
 
 
 class Job(NamedTuple):
@@ -80,16 +81,9 @@ def clean_file(
             f"{rows.words.labels} are several labels a row, and mode relabel replaces one: the consensus is written to "
             f"a column of its own, {OF_VOTES[0]!r}."
         )
-    if decisions is not None and has_votes(rows.y):
-        raise ValueError(
-            f"{rows.words.labels} are several labels a row, and decisions are about one: mark the rows you decided as "
-            "trusted instead."
-        )
     chances = None if pred_probs is None else read_probabilities(pred_probs, len(rows.y), rows.classes)
     digest = file_digest(rows.source.path)
-    decided = None
-    if decisions is not None:
-        decided = read_decisions(decisions, Subject(rows.source.name, digest, rows.y, rows.called()[1]))
+    decided = None if decisions is None else read_decisions(decisions, rows.subject(digest))
     inputs = prepare(**rows.arguments(decided), pred_probs=chances, seed=seed)
     cleaned = clean_inputs(inputs, weights=weights, seed=seed, progress=progress)
     inputs = inputs if cleaned.consensus is None else inputs.with_consensus(cleaned.consensus.label)
@@ -188,7 +182,18 @@ def _write(rows: Rows, job: Job, outputs: Outputs, run: Run, steps: Sequence[Ste
         writers.append((outputs.report, lambda to: _report(to, rows, job, outputs.show_rows, run, steps)))
     if outputs.summary is not None:
         writers.append((outputs.summary, lambda to: write_summary(job.summary, to)))
+    if outputs.suspects is not None:
+        writers.append((outputs.suspects, lambda to: _suspects(to, rows, job, run.digest)))
     write_all(writers)
+
+
+def _suspects(path: Path, rows: Rows, job: Job, digest: str) -> None:
+    """All of them, the worst first, as the report has the first ones."""
+    from proxbi.cleaning.report.review import suspects
+
+    found = suspects(job.cleaned, len(job.cleaned.issue))
+    suggested = Decided(found, job.inputs.classes[job.cleaned.suggested[found]])
+    write_suspects(path, rows.subject(digest), suggested, job.cleaned.quality)
 
 
 def write_summary(found: dict[str, Any], path: Path) -> None:

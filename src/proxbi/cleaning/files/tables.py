@@ -9,9 +9,9 @@ import numpy as np
 from jaxtyping import Bool
 
 from proxbi.cleaning.files.csv_file import INTEGER, MISSING, Columns, Csv
-from proxbi.cleaning.files.decisions import Decided
+from proxbi.cleaning.files.decisions import Decided, Subject
 from proxbi.cleaning.files.formats import Changes, Npz, Parquet, Source, decoded, read, write
-from proxbi.cleaning.inputs.ballots import has_votes, read_ballots
+from proxbi.cleaning.inputs.ballots import NONE, has_votes, labels_by_votes, read_ballots
 from proxbi.cleaning.inputs.checks import Where, Words, by_index, require_labels
 from proxbi.cleaning.result import Cleaned, Consensus
 
@@ -64,15 +64,33 @@ class Rows:
 
     def arguments(self, decided: Decided | None = None) -> dict[str, Any]:
         """For `prepare`; rows that were decided are trusted, with the labels decided on."""
+        import pandas as pd
+
         names = ("X", "y", "X_val", "y_val", "trusted", "groups", "words")
         found = {name: getattr(self, name) for name in names}
         if decided is None or not len(decided.rows):
             return found
-        y, trusted, given = self.y.copy(), np.zeros(len(self.y), bool), np.full(len(self.y), None, object)
-        if self.trusted is not None:
-            trusted |= self.trusted
-        y[decided.rows], trusted[decided.rows], given[decided.rows] = decided.labels, True, self.y[decided.rows]
-        return found | {"y": y, "trusted": trusted, "given": given}
+        came = np.asarray(self.y, object)
+        y, given = came.copy(), np.full(came.shape, None, object)
+        picked = np.isin(np.arange(len(y)), decided.rows)
+        given[picked] = came[picked]
+        found |= {"trusted": picked if self.trusted is None else picked | self.trusted, "given": given}
+        if not has_votes(self.y):
+            y[decided.rows] = decided.labels
+            return found | {"y": y.astype(self.y.dtype)}
+        y[decided.rows] = decided.labels[:, None]  # every annotator votes for the class decided on
+        return found | {"y": pd.DataFrame(y, columns=getattr(self.y, "columns", None)), "decided": picked}
+
+    def subject(self, digest: str) -> Subject:
+        """What decisions about these rows must fit: of several votes a row, the label is what they alone say."""
+        name, ids = self.source.name, self.called()[1]
+        if not has_votes(self.y):
+            return Subject(name, digest, np.asarray(self.y), ids)
+        ballots = read_ballots(self.y, self.words)
+        classes, labels = labels_by_votes(ballots, self.trusted, self.words)
+        given = classes[labels].astype(object)
+        given[np.all(ballots.table == NONE, axis=1)] = None
+        return Subject(name, digest, given, ids, classes)
 
     def called(self) -> tuple[str, list[Any] | None]:
         """What to call the rows: by their ids, by their lines in a spreadsheet, or (None) by their numbers."""

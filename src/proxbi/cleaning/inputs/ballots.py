@@ -2,7 +2,7 @@
 
 from collections.abc import Hashable
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 from jaxtyping import Bool, Int
@@ -85,6 +85,51 @@ def labels_by_votes(
         )
     shares, _ = by_votes_alone(Votes.of(ballots.table), len(ballots.classes), known)
     return ballots.classes, shares.argmax(axis=1)
+
+
+class AsTheyCame(NamedTuple):
+    """Votes of which some rows were decided by a person."""
+
+    ballots: Ballots
+    """The votes as they came."""
+    labels: Int[np.ndarray, " rows"]
+    """The class decided on; of other rows as `labels_by_votes` has it, by votes as they came: what somebody decides
+    about a row changes the label of no other.
+    """
+    before: Int[np.ndarray, " rows"]
+    """Of decided rows what the votes alone said (of one without votes, the class decided on), -1 for others."""
+
+
+def as_they_came(
+    y: Any,
+    given: Any,
+    trusted: Bool[np.ndarray, " rows"],
+    decided: Bool[np.ndarray, " rows"] | None,
+    words: Words,
+) -> AsTheyCame:
+    """Votes `y`, where those of decided rows are all for the class decided on, and `given`, what stood there before.
+    Trusted rows with a vote in `given` are decided; or those that are said to be.
+    """
+    import pandas as pd
+
+    rows = len(y)
+    if np.shape(given) != np.shape(y):
+        raise ValueError(f"given must have a vote for each of y, or None: {np.shape(y)}, got shape {np.shape(given)}.")
+    names = getattr(y, "columns", None)
+    # Read together, so that a class has one number in both.
+    both = read_ballots(
+        pd.DataFrame(np.concatenate([np.asarray(y, object), np.asarray(given, object)]), None, names), words
+    )
+    now, came = both.table[:rows], both.table[rows:]
+    picked = trusted & (np.any(came != NONE, axis=1) if decided is None else decided)
+    ballots = Ballots(both.classes, np.where(picked[:, None], came, now), both.annotators)
+    _, labels = labels_by_votes(ballots, trusted & ~picked, words)
+    places = np.flatnonzero(picked)
+    classes = trusted_classes(now[places], len(both.classes), words.trusted, lambda row: words.where(places[row]))
+    before = np.full(rows, NONE)
+    before[places] = np.where(np.any(came[places] != NONE, axis=1), labels[places], classes)
+    labels[places] = classes
+    return AsTheyCame(ballots, labels, before)
 
 
 def sentences(ballots: Ballots, trusted: Bool[np.ndarray, " rows"] | None) -> list[str]:

@@ -82,9 +82,10 @@ class Inputs:
         return self.labels if self.before is None else np.where(self.before >= 0, self.before, self.labels)
 
     def digest(self) -> str:
-        """The SHA-256 of the rows and their labels as they came."""
+        """The SHA-256 of the rows and their labels, or votes, as they came."""
         found = hashlib.sha256("\0".join(map(str, self.classes.tolist())).encode())
-        for part in (self.features[: self.rows], self.as_given[: self.rows]):
+        came = self.as_given if self.votes is None else self.votes
+        for part in (self.features[: self.rows], came[: self.rows]):
             found.update(np.ascontiguousarray(part).data)
         return found.hexdigest()
 
@@ -100,6 +101,7 @@ def prepare(
     sample_weight: Any = None,
     pred_probs: Any = None,
     given: Any = None,
+    decided: Bool[np.ndarray, " rows"] | None = None,
     words: Words | None = None,
     seed: int = 0,
     names: Names | None = None,
@@ -108,22 +110,30 @@ def prepare(
     of X (truth values, or indices), `X_val, y_val` are trusted rows beside X, `pred_probs` are probabilities for the
     rows of X, out of fold, and `given` the labels that trusted rows had before a person decided about them (missing
     where nobody did). `y` of two or more columns are votes, rows by annotators; the class of a trusted row is then the
-    one with the most votes. Of a large table the scales of the features are learned from the rows that `clean` with the
-    same `seed` learns from. Where X is itself such a sample, `names` has the classes and groups of the whole table.
+    one with the most votes, and `given` has the votes as they came (`decided` marks rows that were decided, if these
+    are not those for which it has any). Of a large table the scales of the features are learned from the rows that
+    `clean` with the same `seed` learns from. Where X is itself such a sample, `names` has the classes and groups of the
+    whole table.
     """
     require_a_working_jax()
     words = words or Words()
     voting = ballots.read_ballots(y, words) if has_votes(y) else None
     rows = len(y)
     marked = None if trusted is None else trusted_mask(trusted, rows, words)
+    before = None
+    if given is not None and marked is None:
+        raise ValueError("given must come with trusted, the rows whose labels were decided.")
     if voting is None:
         classes, labels = class_indices(y, words, None if names is None else names.classes)
-    else:
+        before = None if given is None or marked is None else _before(given, marked, classes, rows)
+    elif given is None or marked is None:
         classes, labels = ballots.labels_by_votes(voting, marked, words)
+    else:
+        voting, labels, before = ballots.as_they_came(y, given, marked, decided, words)
+        classes = voting.classes
     beside = np.array([], np.int64) if y_val is None else _places(classes, y_val, words)
     more = len(beside)
     mask = _lengthened(marked, more, True)
-    before = None if given is None else _before(given, mask, classes, rows)
     if mask is None and y_val is not None:
         mask = np.arange(rows + more) >= rows
     known = None if names is None else names.groups
@@ -233,17 +243,13 @@ def _classes_without_trust(trusted: Int[np.ndarray, " trusted"], classes: np.nda
     return [f"No trusted row has {which}: labels of this kind are judged by untrusted rows alone."]
 
 
-def _before(
-    given: Any, trusted: Bool[np.ndarray, " all_rows"] | None, classes: np.ndarray, rows: int
-) -> Int[np.ndarray, " rows"]:
+def _before(given: Any, trusted: Bool[np.ndarray, " rows"], classes: np.ndarray, rows: int) -> Int[np.ndarray, " rows"]:
     """For each trusted row which label it had; -1 where that is missing, or a label that no row has any more."""
     values = np.asarray(given, object)
     if values.shape != (rows,):
         raise ValueError(f"given must have a label for each of the {rows} rows, or None, got shape {values.shape}.")
-    if trusted is None:
-        raise ValueError("given must come with trusted, the rows whose labels were decided.")
     place: dict[Hashable, int] = {label: index for index, label in enumerate(classes.tolist())}
-    found = [place.get(label, -1) if sure else -1 for label, sure in zip(map(plain, values), trusted, strict=False)]
+    found = [place.get(label, -1) if sure else -1 for label, sure in zip(map(plain, values), trusted, strict=True)]
     return np.array(found, np.int64)
 
 

@@ -10,7 +10,7 @@ from jaxtyping import Bool, Int
 from proxbi.cleaning.inputs.checks import Words, by_index, class_indices, group_indices, trusted_mask
 from proxbi.cleaning.inputs.prepare import Inputs, Names, prepare
 from proxbi.cleaning.large.block import Block, JudgedBlock, Judging, judge_block
-from proxbi.cleaning.large.learn import Taught, overview, said_of_all, teach
+from proxbi.cleaning.large.learn import Taught, overview, teach
 from proxbi.cleaning.method.drawing import drawn, with_apart
 from proxbi.cleaning.method.scoring import reviewed
 from proxbi.cleaning.method.summary import Figures
@@ -166,7 +166,7 @@ def _joined(
         trusted=trusted,
         review=reviewed(trusted, places[taught.learned.judged.review]),
         decided=np.zeros(len(trusted), bool),
-        **said_of_all(found),
+        **found.of_the_whole(),
     )
 
 

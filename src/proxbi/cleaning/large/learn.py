@@ -1,14 +1,14 @@
 """What a sample of a table teaches about all of its rows, and what is said in the end of the whole table."""
 
 from collections.abc import Callable
-from typing import Any, Literal, NamedTuple
+from dataclasses import replace
+from typing import Literal, NamedTuple
 
 import numpy as np
 from jaxtyping import Int
 
 from proxbi.cleaning.inputs.prepare import Inputs, Names
 from proxbi.cleaning.large.block import Judging
-from proxbi.cleaning.method import summary
 from proxbi.cleaning.method.clean import Learned, check_weights, flagged, learn, one_thread
 from proxbi.cleaning.method.scoring import Found, reviewed
 from proxbi.cleaning.method.summary import Figures, Tally
@@ -58,23 +58,13 @@ def teach(
 def overview(taught: Taught, figures: Figures) -> Overview:
     """What is said of the table, by what was counted of all of its rows."""
     learned, by_class = taught.learned, figures.by_class
-    judged, verdict = learned.judged, learned.verdict
-    rates = summary.rates(figures, judged, learned.sample.take(judged.some))
+    grouped = taught.inputs.groups is not None
+    found = learned.findings(figures, learned.sample.take(learned.judged.some), grouped=grouped)
     left = int(np.sum(by_class.rows - by_class.flagged + figures.trusted > 0))
+    said = [*taught.inputs.warnings, *found.warnings, *([] if left > 1 else [NOTHING_LEFT])]
     total = by_class.total()
-    return Overview(
-        counts=RowCounts(int(total.rows[0]), int(figures.trusted.sum()), figures.decided, int(total.flagged[0])),
-        noise_rate=rates.overall,
-        noise_by_class=rates.by_class,
-        noise_by_group=rates.by_group if taught.inputs.groups is not None else [],
-        scores=verdict.scores,
-        chosen=verdict.chosen,
-        helped=verdict.helped,
-        history=learned.history,
-        removal=verdict.removal,
-        warnings=[*taught.inputs.warnings, *learned.sentences(figures), *([] if left > 1 else [NOTHING_LEFT])],
-        settings={"noise rate": rates.overall.estimate, **learned.settings},
-    )
+    counts = RowCounts(int(total.rows[0]), int(figures.trusted.sum()), figures.decided, int(total.flagged[0]))
+    return Overview(counts=counts, **replace(found, warnings=said).of_the_whole())
 
 
 def of_sample(taught: Taught, found: Overview) -> Cleaned:
@@ -91,13 +81,8 @@ def of_sample(taught: Taught, found: Overview) -> Cleaned:
         review=reviewed(table.trusted, judged.review),
         decided=table.decided,
         whole=found.counts,
-        **said_of_all(found),
+        **found.of_the_whole(),
     )
-
-
-def said_of_all(found: Overview) -> dict[str, Any]:
-    """What `Cleaned` has of an overview."""
-    return {name: value for name, value in vars(found).items() if name != "counts"}
 
 
 def _of_trusted(table: Table, labels: Int[np.ndarray, " trusted"]) -> Figures:

@@ -26,7 +26,7 @@ from proxbi.cleaning.method.summary import Figures
 from proxbi.cleaning.method.table import Table, checked
 from proxbi.cleaning.method.voting import judge_votes
 from proxbi.cleaning.method.weightings import MEANING_OF_FREE, NOISY, PLAIN_FREE, WEIGHTINGS, Weighting
-from proxbi.cleaning.result import Cleaned, Consensus
+from proxbi.cleaning.result import Cleaned, Consensus, Findings
 
 Progress = Callable[[str, float], None]
 
@@ -115,10 +115,23 @@ class Learned(NamedTuple):
     wanted: bool
     """Whether weights were asked for."""
 
-    def sentences(self, figures: Figures) -> list[str]:
-        """What a reader should know, with what was counted of all rows."""
-        informed = self.judged.informed
-        return list(summary.sentences(figures, self.tuned, self.verdict, informed=informed, wanted=self.wanted))
+    def findings(self, figures: Figures, some: Table, *, grouped: bool) -> Findings:
+        """What is said of the table, by what was counted of all of its rows; `some` are those of `judged.some`."""
+        verdict, informed = self.verdict, self.judged.informed
+        rates = summary.rates(figures, self.judged, some)
+        return Findings(
+            noise_rate=rates.overall,
+            noise_by_class=rates.by_class,
+            noise_by_group=rates.by_group if grouped else [],
+            scores=verdict.scores,
+            chosen=verdict.chosen,
+            helped=verdict.helped,
+            history=self.history,
+            removal=verdict.removal,
+            warnings=list(summary.sentences(figures, self.tuned, verdict, informed=informed, wanted=self.wanted)),
+            settings={"noise rate": rates.overall.estimate, **self.settings},
+            consensus=self.consensus,
+        )
 
 
 def learn(table: Table, weights: Literal["auto", "free"], seed: int, progress: Progress | None = None) -> Learned:
@@ -163,7 +176,7 @@ def flagged(found: Found, trusted: Bool[np.ndarray, " rows"]) -> Bool[np.ndarray
 
 def _cleaned(table: Table, places: Int[np.ndarray, " learned"], learned: Learned, grouped: bool) -> Cleaned:
     """All rows of the table, by what those at `places` teach."""
-    judged, verdict, consensus = learned.judged, learned.verdict, learned.consensus
+    judged, consensus = learned.judged, learned.consensus
     found = judged.judge(places)(table)
     if consensus is None:
         issue = flagged(found, table.trusted)
@@ -171,24 +184,13 @@ def _cleaned(table: Table, places: Int[np.ndarray, " learned"], learned: Learned
         issue = ~table.trusted & table.voted & (consensus.label != table.labels)
         table = table._replace(labels=np.where(table.voted, table.labels, consensus.label))
     figures = Figures.of(table, found.quality, issue)
-    rates = summary.rates(figures, judged, table.take(places[judged.some]))
     return Cleaned(
         weight=found.weight,
         quality=found.quality,
         issue=issue,
         suggested=np.where(issue, found.other, table.labels),
         trusted=table.trusted,
-        noise_rate=rates.overall,
-        noise_by_class=rates.by_class,
-        noise_by_group=rates.by_group if grouped else [],
-        scores=verdict.scores,
-        chosen=verdict.chosen,
-        helped=verdict.helped,
-        removal=verdict.removal,
-        history=learned.history,
-        warnings=learned.sentences(figures),
-        settings={"noise rate": rates.overall.estimate, **learned.settings},
-        consensus=consensus,
         review=reviewed(table.trusted, places[judged.review]),
         decided=table.decided,
+        **learned.findings(figures, table.take(places[judged.some]), grouped=grouped).of_the_whole(),
     )

@@ -22,6 +22,15 @@ who are alike, or columns that are no annotators but votes of anyone, share one 
 chance of v if it is wrong, the vote has the likelihood c (1 - e) + (1 - c) e s. The product over the votes of j and the
 Beta prior are the posterior of e, on a grid: what is not known of the truth is counted in.
 
+**Trusted rows** judge the posterior. People err on the same rows, those that are hard, and where learners err as well;
+the model has all err independently, so it is too sure, and votes alone cannot tell: what everybody calls a deer is one.
+Where the class is known it shows. The posterior is a score like those of learners, calibrated as they are
+(`calibration.py`):
+
+    P'(t | u, votes) ~ e^bias_t P(t | u, votes)^power,                                                        (trust)
+
+by the likelihood of the trusted classes, under a normal prior around P' = P.
+
 **Another vote** of an average annotator pi raises the chance that the consensus is right by
 
     sum_g max_t P(t) pi(t, g) - max_t P(t) >= 0.                                                            (gain)
@@ -33,6 +42,7 @@ import numpy as np
 from jaxtyping import Bool, Float, Int
 from scipy.special import betaln, gammaln, logsumexp
 
+from proxbi.cleaning.method.calibration import TINY, Calibration, calibrate
 from proxbi.cleaning.method.label_noise import estimate_confusion
 from proxbi.cleaning.result import AnnotatorNoise, Consensus, Interval
 
@@ -155,6 +165,39 @@ def by_votes_alone(
     return shares, annotators
 
 
+class Trust(NamedTuple):
+    """How far the posterior can be believed."""
+
+    calibration: Calibration
+
+    @classmethod
+    def of(
+        cls,
+        shares: Float[np.ndarray, "rows classes"],
+        known: Int[np.ndarray, " rows"],
+        repeats: Float[np.ndarray, " rows"],
+    ) -> "Trust":
+        """By the rows whose class is known; the shares are those without this knowledge."""
+        sure, classes = known >= 0, shares.shape[1]
+        as_it_is = Calibration.of([0.0], classes)
+        if not sure.any():
+            return cls(as_it_is)
+        return cls(calibrate([_logs(shares[sure])], np.eye(classes)[known[sure]] * repeats[sure, None], as_it_is))
+
+    @property
+    def power(self) -> float:
+        """Of the posterior."""
+        return float(np.exp(self.calibration.sharpness[0]))
+
+    def __call__(self, shares: Float[np.ndarray, "rows classes"]) -> Float[np.ndarray, "rows classes"]:
+        """P' of each row."""
+        return self.calibration.softmax([_logs(shares)])
+
+
+def _logs(shares: Float[np.ndarray, "rows classes"]) -> Float[np.ndarray, "rows classes"]:
+    return np.log(shares + TINY)
+
+
 def settled(
     shares: Float[np.ndarray, "rows classes"], known: Int[np.ndarray, " rows"] | None
 ) -> Float[np.ndarray, "rows classes"]:
@@ -165,13 +208,19 @@ def settled(
 
 
 def consensus(
-    table: Int[np.ndarray, "rows annotators"], shares: Float[np.ndarray, "rows classes"], annotators: Annotators
+    table: Int[np.ndarray, "rows annotators"],
+    shares: Float[np.ndarray, "rows classes"],
+    annotators: Annotators,
+    believed: Float[np.ndarray, "rows classes"] | None = None,
 ) -> Consensus:
-    """What the posterior says of rows, votes and annotators."""
+    """What the posterior says of rows, votes and annotators; `believed` is what trusted rows make of it. The rates of
+    annotators are by the posterior as it is: a vaguer one would only explain more votes without any being wrong.
+    """
     votes = Votes.of(table)
+    rates = annotator_rates(votes, shares, annotators)
+    shares = shares if believed is None else believed
     quality = np.full(table.shape, np.nan)
     quality[votes.row, votes.annotator] = shares[votes.row, votes.given]
-    rates = annotator_rates(votes, shares, annotators)
     numbers = np.bincount(votes.annotator, minlength=votes.annotators)
     confusion = np.where(numbers[:, None, None] > 0, annotators.confusion, np.nan)
     noise = [AnnotatorNoise(int(n), *each) for n, *each in zip(numbers, rates, confusion, strict=True)]

@@ -7,7 +7,7 @@ may change the probabilities, and with them the learners.
 **Reading votes with belief** is expectation maximisation: given the probabilities of the classes, the annotators are
 estimated (`votes.py`) and the belief calibrated (`noise_model.py`); given these, the probabilities are the posterior.
 No row is asked twice: its belief is made without its own votes. So votes settle how far features can be believed, and
-features that say nothing end up as class frequencies.
+features that say nothing end up as class frequencies. At the end trusted rows say how far all this can be believed.
 """
 
 from collections.abc import Iterator
@@ -23,7 +23,7 @@ from proxbi.cleaning.method.calibration import VAGUE_SD, Calibration, Scores, ca
 from proxbi.cleaning.method.decision import DRAWN, DRAWS
 from proxbi.cleaning.method.scoring import Fitted, Judged
 from proxbi.cleaning.method.table import Table
-from proxbi.cleaning.method.votes import Annotators, Votes
+from proxbi.cleaning.method.votes import Annotators, Trust, Votes
 from proxbi.cleaning.method.weightings import Weigh
 from proxbi.cleaning.result import Consensus
 
@@ -101,8 +101,11 @@ def judge_votes(
         readings.append(ballot.reading(learned.scores, shares, usual))
         shares = readings[-1].shares
     found = readings[-1]
+    plain = ballots.posterior(found.calibration.belief(learned.scores), ballot.votes, found.annotators)
+    trust = Trust.of(plain, ballot.known, ballot.repeats)
 
-    everywhere = _judge_rest(table, fitted, learned, found)
+    as_read = _judge_rest(table, fitted, learned, found)
+    everywhere = ballots.settled(trust(as_read), np.where(table.trusted, table.labels, -1))
     each = np.arange(len(table.labels))
     quality = everywhere[each, table.labels]
     elsewhere = everywhere.copy()
@@ -112,14 +115,14 @@ def judge_votes(
     weight[table.trusted] = 1
     some = np.sort(draw.permutation(np.flatnonzero(ballot.known < 0))[:DRAWN])
     given = table.labels[fit[some]]
-    consensus = ballots.consensus(table.votes, everywhere, found.annotators)
+    consensus = ballots.consensus(table.votes, as_read, found.annotators, everywhere)
     judged = Judged(
         weight=weight,
         quality=quality,
         other=elsewhere.argmax(axis=1),
         some=fit[some],
-        drawn=np.stack([drawn[some, given] for drawn in _drawn(ballot, learned.scores, found, draw)]),
-        otherwise=np.stack([reading.shares[some, given] for reading in readings[:-1]]),
+        drawn=np.stack([trust(drawn)[some, given] for drawn in _drawn(ballot, learned.scores, found, draw)]),
+        otherwise=np.stack([trust(reading.shares)[some, given] for reading in readings[:-1]]),
         noisy=True,
         informed=True,
         temperature=_temperature(learned.scores[0], found, ballot),

@@ -52,7 +52,7 @@ def for_a_model(cleaned: Cleaned | Overview) -> str:
 
 def judge(cleaned: Cleaned | Overview) -> str:
     """What the scores were measured on."""
-    if cleaned.judges:
+    if cleaned.counts.judges:
         return "held-out trusted rows"
     why = "decided rows were picked" if cleaned.counts.decided else "no row is trusted"
     return f"held-out rows (by the labels given: {why})"

@@ -160,7 +160,7 @@ def _suspects_note(rows: Rows, most: int) -> str:
     elif most >= flagged:
         note = f"Flagged rows: {flagged:,}, all shown."
     else:
-        note = f"Flagged rows: {flagged:,}, the worst {most:,} shown; the file of cleaned rows has all of them."
+        note = f"Flagged rows: {flagged:,}, the worst {most:,} shown; the file of suspects has all of them."
     columns = 0 if rows.frame is None else rows.frame.shape[1]
     return f"{note} The first {COLUMNS} of {columns} columns are shown." if columns > COLUMNS else note
 
