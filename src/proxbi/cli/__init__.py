@@ -52,7 +52,7 @@ def _run() -> tuple[str | int | None, str]:
 
 
 def _code(error: Exception) -> int:
-    """1 if a run failed, 2 if its arguments or files are wrong; any other error is ours, and goes on."""
+    """1 if a run failed, 2 if its arguments or files are wrong; any other error is a bug, and is raised."""
     if isinstance(error, ValueError | OSError | ImportError | MemoryError):
         return 2
     from proxbi.result import SolveError  # here, as it loads JAX
