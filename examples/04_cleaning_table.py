@@ -52,7 +52,7 @@ for name, quality, found, colour, marker in rounds:
     left.plot(last, met[last - 1], marker, color=colour, ms=9, label=f"{name}: {last} flagged, {met[last - 1]} wrong")
 left.set(xlabel="rows looked at, the least likely label first", ylabel="wrong labels met", xlim=(0, 2.2 * total))
 left.set_title(f"Where the {total} wrong labels are")
-left.legend(loc="lower right", fontsize=9)
+left.legend(loc="center right", fontsize=9)
 
 edges = np.array([0.02, 0.1, 0.3, 0.7, 0.9, 0.98])
 groups = np.digitize(second[open_rows], edges)
