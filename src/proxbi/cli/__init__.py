@@ -47,8 +47,14 @@ def _run() -> tuple[str | int | None, str]:
     except Exception as error:
         if watch.seen:  # a library made this of Ctrl-C
             return INTERRUPTED, ""
-        return _code(error), str(error) or type(error).__name__
+        return _code(error), _sentence(error)
     return 0, ""
+
+
+def _sentence(error: Exception) -> str:
+    if isinstance(error, ModuleNotFoundError) and error.name is not None:
+        return f"this command needs {error.name}, which is not installed: pip install 'proxbi[all]'."
+    return str(error) or type(error).__name__
 
 
 def _code(error: Exception) -> int:
