@@ -148,7 +148,7 @@ def _downloaded(file: RemoteFile, folder: Path) -> Path:
         names = ", ".join(each.name for each in FILES)
         raise DownloadError(
             f"MNIST could not be downloaded ({error}): get {names} by other means and put them into {folder}, or "
-            f"into a directory and set the environment variable {VARIABLE} to it."
+            f"into the directory given by the environment variable {VARIABLE}."
         ) from error
 
 
