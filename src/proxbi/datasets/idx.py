@@ -66,7 +66,7 @@ def _content(path: Path, file: BinaryIO, size: int) -> bytearray:
     while block := file.read(min(_BLOCK, size + 1 - len(content))):
         content += block
         if len(content) > size:
-            raise DataError(f"{path} continues after the {size} bytes of data that its header declares.")
+            raise DataError(f"{path} continues after the {size} bytes of data that its header claims.")
     if len(content) < size:
-        raise DataError(f"{path} is truncated: it has {len(content)} of the {size} bytes of data its header declares.")
+        raise DataError(f"{path} is truncated: it has {len(content)} of the {size} bytes of data its header claims.")
     return content
