@@ -46,7 +46,7 @@ losses = {log: loss(y, data["held_out"]) for log, y in fits.items()}
 single = max(log for log, value in losses.items() if value <= 1.001 * min(losses.values()))  # the largest of the best
 
 start = jnp.full(FEATURES, single)
-problem = Problem(upper, lower, SquaredL2(0.3 / FEATURES).shift(start), data)
+problem = Problem(upper, lower, SquaredL2(1 / FEATURES).shift(start), data)
 many = minimize(problem, start, jnp.asarray(fits[single]), rtol=1e-2)
 print(many)
 
@@ -59,7 +59,7 @@ left.scatter(
 )
 left.axhline(single, color=BLUE, ls="--", label="the best single penalty")
 left.set(xlabel="size of the true coefficient", ylabel="log penalty", title="What each feature pays")
-left.legend(loc="upper right")
+left.legend(loc="lower left")
 errors = {
     "one penalty": 2 * loss(fits[single], test),
     f"{FEATURES:,} penalties": 2 * loss(many.y, test),
