@@ -59,7 +59,7 @@ left.scatter(
 )
 left.axhline(single, color=BLUE, ls="--", label="the best single penalty")
 left.set(xlabel="size of the true coefficient", ylabel="log penalty", title="What each feature pays")
-left.legend(loc="lower left")
+left.legend(loc="upper right")
 errors = {
     "one penalty": 2 * loss(fits[single], test),
     f"{FEATURES:,} penalties": 2 * loss(many.y, test),
