@@ -401,7 +401,7 @@ ROWS = [
     _saturated(
         "a sigmoid of -30",
         ends=S.FLAT_START,
-        says="jumped to another flat place",
+        says="jumped to another flat region",
         upper="jnp.sum((jax.nn.sigmoid(y) - 0.7) ** 2)",
         x0="jnp.full(2, -30.0)",
     ),

@@ -24,6 +24,7 @@ from tests import stand_in
 from tests.stand_in import METHODS, using
 from tests.test_demo import PROXBI, proxbi
 
+from proxbi import cli
 from proxbi.cleaning.files.tables import ADDED, GIVEN
 from proxbi.cli import main
 
@@ -505,6 +506,12 @@ def test_the_report_calls_rows_as_a_spreadsheet_does(tmp_path):
         page,
         re.DOTALL,
     )
+
+
+def test_a_package_that_is_not_installed_is_named() -> None:
+    missing = ModuleNotFoundError("No module named 'sklearn'", name="sklearn")
+    with patch("proxbi.cli.app", side_effect=missing):
+        assert cli._run() == (2, "this command needs sklearn, which is not installed: pip install 'proxbi[all]'.")
 
 
 @pytest.mark.parametrize("module", ["proxbi", "proxbi.cli"])

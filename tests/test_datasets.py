@@ -136,7 +136,7 @@ def test_a_named_folder_that_lacks_a_file_is_refused_and_nothing_is_downloaded(
 
 
 def test_a_named_folder_that_is_not_there_is_refused(tmp_path):
-    with pytest.raises(FileNotFoundError, match=r"nowhere.* is not a folder"):
+    with pytest.raises(FileNotFoundError, match=r"nowhere.* is not a directory"):
         datasets.mnist(tmp_path / "nowhere")
 
 
@@ -405,7 +405,7 @@ def refused(folder, name, content):
         (TRAIN_IMAGES, IMAGES[:16], "truncated: it has 0 of the 15680 bytes"),
         (TRAIN_IMAGES, IMAGES[:-1], "truncated: it has 15679 of the 15680 bytes"),
         (TEST_LABELS, encoded(ARRAYS[3])[:-3], "truncated: it has 7 of the 10 bytes"),
-        (TRAIN_IMAGES, IMAGES + b"\0", "goes on after the 15680 bytes"),
+        (TRAIN_IMAGES, IMAGES + b"\0", "continues after the 15680 bytes"),
         (TRAIN_IMAGES, encoded(ARRAYS[0][:, 1:]), "27 x 28 pixels, not 28 x 28"),
         (TRAIN_IMAGES, encoded(np.zeros((20, 0, 28), np.uint8)), "0 x 28 pixels"),
         (TRAIN_LABELS, encoded(ARRAYS[1][1:]), "has 20 images, but .* has 19 labels"),

@@ -111,7 +111,7 @@ class WrongPreconditioner(Problem):
 
 OWN = {
     WrongHvp: ["g_yy v (hvp, yours)"],
-    SkewHvp: ["not symmetric: it is no Hessian"],
+    SkewHvp: ["not symmetric, so not a Hessian"],
     WrongCross: ["g_xy v (cross, yours)"],
     WrongLower: ["g_y (grad_lower, yours)"],
     WrongUpper: ["f_x (grad_upper, yours)", "f_y (grad_upper, yours)"],

@@ -235,7 +235,7 @@ def test_a_sweep_in_other_processes_is_the_same(engine: Any) -> None:
 @pytest.mark.parametrize(
     ("several", "options", "message"),
     [
-        ([], {}, "solvers must name at least one solver"),
+        ([], {}, "solvers must contain at least one solver"),
         ([3], {}, "solver must be a proxbi Solver"),
         (solvers(0.1), {"engine": "pmap"}, 'engine must be "vmap", "loop", "joblib" or "dask"'),
         (solvers(0.1), {"scheduler": "tcp://x:1"}, 'scheduler is for engine="dask"'),

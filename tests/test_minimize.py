@@ -338,7 +338,7 @@ def test_a_step_100_times_too_large_diverges_to_the_last_finite_iterate(name: st
     assert all(np.isfinite(leaf).all() for leaf in jax.tree.leaves((result.x, result.y, result.state.state)))
     assert result.stationarity > 1e3
     assert result.history[-1]["step"] == result.state.step
-    with pytest.raises(SolveError, match="Take an outer step_size 10 times smaller") as raised:
+    with pytest.raises(SolveError, match="Use an outer step_size 10 times smaller") as raised:
         minimize(case.problem, case.x0, case.y0, solver, steps=2000)
     np.testing.assert_array_equal(raised.value.result.x, result.x)
 
@@ -871,7 +871,7 @@ ADVICE = {
     Status.BUDGET: "resume=",
     Status.INTERRUPTED: "resume=",
     Status.PRECISION: "float64",
-    Status.ACTIVE_SET: "start once more",
+    Status.ACTIVE_SET: "start again",
     Status.FLAT_START: "Start elsewhere",
     Status.DIVERGED: "step_size",
     Status.NONFINITE_START: "problem.grad_lower",

@@ -152,7 +152,7 @@ def test_derivatives_that_are_not_known_are_refused() -> None:
     def of_gradient(x: Any) -> Any:
         return jnp.sum(value_and_hypergradient(FOLLOW, x, Y)[1])
 
-    with pytest.raises(TypeError, match="only the value can be differentiated"):
+    with pytest.raises(TypeError, match="only the value that"):
         jax.grad(of_gradient)(X)
     with pytest.raises(TypeError, match="forward-mode"):
         jax.hessian(lambda x: value_and_hypergradient(FOLLOW, x, Y)[0])(X)

@@ -1,4 +1,4 @@
-"""Several solvers on one problem and one ledger: objective and stationarity against oracle calls and seconds."""
+"""Compare solvers on one problem: objective and stationarity against oracle calls and seconds."""
 
 from collections.abc import Callable, Mapping
 from typing import Any
@@ -30,23 +30,23 @@ def compare(
     every: int = 1,
     exactly: Callable[[PyTree, PyTree], Exactly] | None = None,
 ) -> list[Row]:
-    r"""Run each solver from the same start until it has used `budget` oracle calls, all kinds counted alike.
+    r"""Run each solver from the same start until it has used `budget` oracle calls, all kinds counted equally.
 
     **Arguments:**
 
     - `problem`, `x0`, `y0`: as for `minimize`.
-    - `solvers`: solvers by the name they are to have in the rows.
-    - `budget`: calls after which a run ends, with the step in which it reaches them.
+    - `solvers`: solvers by name; the names appear in the rows.
+    - `budget`: a run ends with the step in which it reaches this number of calls.
     - `tol`, `rtol`: end a run earlier, as in `minimize`.
-    - `every`: outer steps from row to row. Short chunks cost time, which the seconds contain: for timings take 10.
-    - `exactly`: (x, y) -> $y^*(x), \Phi(x), \nabla\Phi(x)$, started at y if need be. Without it every solver is judged
-      by its own y and hypergradient, which for an inexact one flatter; with it `objective` is $\Phi(x) + h(x)$ and
-      `stationarity` is $|\nabla\Phi(x) + s|$ with the $s \in \partial h(x)$ of the last prox. What it computes is not
-      counted.
+    - `every`: outer steps between rows. Short chunks cost time, which the seconds contain: for timings use 10.
+    - `exactly`: (x, y) -> $y^*(x), \Phi(x), \nabla\Phi(x)$, started at y if needed. Without it every solver is judged
+      by its own y and hypergradient, which makes an inexact one look better than it is. With it `objective` is
+      $\Phi(x) + h(x)$ and `stationarity` is $|\nabla\Phi(x) + s|$ with the $s \in \partial h(x)$ of the last prox; its
+      work is not counted.
 
-    Returns the rows of `Result.history` with "solver", "calls" (the total) and "status" (empty but in the last row of a
-    run), after a first row for the start. Compilation is in no row. A solver that breaks down ends with that status,
-    and the others run all the same. `plot.compare(rows)` draws them.
+    **Returns:** the rows of `Result.history` with "solver", "calls" (the total) and "status" (empty except in the last
+    row of a run), after a first row for the start. Compilation time is not included. A solver that breaks down ends
+    with that status, and the others still run. `plot.compare(rows)` draws them.
 
     >>> import jax.numpy as jnp
     >>> from proxbi import AID, CG, GradientDescent, ProxBiO

@@ -23,16 +23,16 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class ManyResult:
-    """What `minimize_many` and `sweep` return. `str(result)` is a table."""
+    """The result of `minimize_many` and `sweep`. `str(result)` is a table."""
 
     results: list[Result]
     """One for each run, as `minimize` returns it; the seconds are those of all runs of one program together."""
     settings: list[dict[str, float]] = field(default_factory=list)
-    """Of a sweep: the numbers in which the solvers differ, by name."""
+    """For a sweep: the numbers in which the solvers differ, by name."""
 
     @property
     def best(self) -> Result:
-        """The one with the lowest objective, among those that did not break down if there are any."""
+        """The result with the lowest objective, among those that did not break down if there are any."""
         return min(self.results, key=_rank)
 
     @property
@@ -41,7 +41,7 @@ class ManyResult:
         return [result.status for result in self.results]
 
     def to_frame(self) -> "pandas.DataFrame":
-        """A row for each run: its settings, how it ended, and what it found and cost."""
+        """One row for each run: its settings, its status, what it found and what it cost."""
         import pandas
 
         own = self.settings or [{} for _ in self.results]
@@ -89,20 +89,20 @@ def minimize_many(
     bounds: Bounds | None = None,
     throw: bool = True,
 ) -> ManyResult:
-    """Minimise f(x, y*(x)) + h(x) over x from several starts at once, and keep the best of the answers.
+    """Minimise f(x, y*(x)) + h(x) over x from several starts at once, and keep the best result.
 
-    Where Phi + h is not convex, a run of `minimize` finds a stationary point near its start; from many starts one
-    finds several of these, in about the time that the longest takes on a device with room for all.
+    If Phi + h is not convex, `minimize` finds a stationary point near its start. Many starts find several of these, in
+    about the time of the longest run if the device has room for all.
 
     **Arguments:**
 
     - `problem`: what to solve.
-    - `x0s`, `y0s`: the starts: as x0 and y0 of `minimize`, with a first axis over the starts in every leaf.
+    - `x0s`, `y0s`: the starts: as x0 and y0 of `minimize`, with one more axis in front, over the starts, in every leaf.
     - `solver`, `steps`, `tol`, `rtol`, `bounds`: as in `minimize`, for each start.
     - `throw`: raise `SolveError` if every run broke down before it found a point better than its start.
 
     **Returns:** a `ManyResult`: `.best`, `.results` (a `Result` for each start, with its own status), `.statuses`.
-    A start that is bad disturbs no other. Ctrl-C returns what was reached.
+    A bad start does not affect the others. Ctrl-C returns the last iterates.
 
     >>> from proxbi import Problem
     >>> def lower(x, y):
@@ -141,7 +141,7 @@ def sweep(
     scheduler: str | None = None,
     workers: int | None = None,
 ) -> ManyResult:
-    """Run several solvers from one start, for example one for each of several step sizes, and keep the best answer.
+    """Run several solvers from one start, for example one for each of several step sizes, and keep the best result.
 
     Solvers that differ in numbers only run as one program, which reads the data once for all of them.
 
@@ -150,11 +150,11 @@ def sweep(
     - `problem`, `x0`, `y0`, `steps`, `tol`, `rtol`, `bounds`: as in `minimize`, for each solver.
     - `solvers`: which to run. Those of different kinds, or with different numbers of inner steps, need programs of
       their own, one after the other.
-    - `engine`: "vmap" is described above; "loop" runs them one by one, which takes the least memory; "joblib" does so
-      in processes of this machine, as many as `workers` or one a core, and "dask" on a cluster: that of the
-      `scheduler`, tcp://host:8786, or one of its own on this machine. Results are those of "loop". Every run gets a
+    - `engine`: "vmap" is described above; "loop" runs them one by one, which needs the least memory; "joblib" does so
+      in `workers` processes of this machine (by default one for each core), and "dask" on a cluster: that of the
+      `scheduler`, tcp://host:8786, or a new one on this machine. Results equal those of "loop". Every run gets a
       copy of the problem: for large data prefer "vmap".
-    - `batch`: the most runs in one program. Memory grows with it: by what one run needs beside the data, for each.
+    - `batch`: the largest number of runs in one program. Each needs memory of its own, besides the data.
     - `throw`: raise `SolveError` if every run broke down before it found a point better than x0.
 
     **Returns:** a `ManyResult`: `.best`, `.results` in the order of `solvers`, `.to_frame()` with the numbers in which
@@ -176,7 +176,7 @@ def sweep(
     if scheduler is not None and engine != "dask":
         raise ValueError('scheduler is for engine="dask".')
     if not solvers:
-        raise ValueError("solvers must name at least one solver.")
+        raise ValueError("solvers must contain at least one solver.")
     _require_bounds(bounds)
     for solver in solvers:
         problem, x0, y0, _ = checked(problem, solver, x0, y0)
@@ -256,7 +256,7 @@ def _require_starts(x0s: PyTree, y0s: PyTree) -> None:
     ]
     for name, shape in named:
         if not shape:
-            raise ValueError(f"{name} is a single number: its first axis must be that of the starts.")
+            raise ValueError(f"{name} is a single number, but its first axis must be that of the starts.")
         if shape[0] != named[0][1][0]:
             first, other = named[0]
             raise ValueError(

@@ -58,30 +58,31 @@ def minimize(
     - `problem`: what to solve.
     - `x0`, `y0`: where to start, any pytrees of finite floating point arrays of one dtype. Not needed with a `resume`
       that holds them.
-    - `solver`: how; by default `AdaptiveProxBiO()`, which has nothing to set.
-    - `steps`: the most outer steps in all, those of a resumed run included.
+    - `solver`: the method; by default `AdaptiveProxBiO()`, which has nothing to set.
+    - `steps`: the maximal number of outer steps, including those before a resume.
     - `tol`: stop once the stationarity, an estimate of dist(0, d(Phi + h)(x)), is at most this.
-    - `rtol`: or once it is at most this times the gradient that the curvature of Phi near x builds up over the way from
-      x0 to x: the rule does not change with units, with constants added to f, or with how steep f is at x0. (The
-      default solver asks the same of the decrease that is still to be had; or it is at most a hundredth of this times
-      the terms that cancel in d + s, for an x0 that is nearly an answer.) 1e-6 in float64 and 1e-4 in float32 if
+    - `rtol`: or once it is at most this times the gradient that the curvature of Phi near x builds up from x0 to x:
+      the rule does not depend on units, on constants added to f, or on how steep f is at x0. (The default solver also
+      applies it to the predicted remaining decrease. For an x0 that is nearly an answer, a hundredth of this times the
+      terms that cancel in d + s is enough.) 1e-6 in float64 and 1e-4 in float32 if
       neither a solver nor `tol` is given.
     - `bounds`: constants of the problem, for guaranteed bounds instead of estimates in the result.
-    - `every`: the length of a chunk: metrics, callbacks and stopping tests happen every so many steps (and after the
-      first one, where the default solver looks at x0, or `rtol` refers to it). By default 10, and 100 for solvers on
-      batches.
+    - `every`: the length of a chunk: metrics, callbacks and stopping tests run every so many steps (and after the
+      first one, in which the default solver evaluates x0, and to which `rtol` refers). By default 10, and 100 for
+      solvers on batches.
     - `callbacks`: see `proxbi.callbacks`.
     - `progress`: True shows a progress bar on the terminal.
-    - `resume`: a `Result`, its `.state`, or a checkpoint file or folder to go on from. A folder without checkpoints
-      starts afresh, so that one script serves the first run and every restart. The run goes on bit for bit as if it
-      had never stopped.
-    - `throw`: raise `SolveError` where the run broke down before it found a point better than x0, and warn where it
-      broke down later and returns the best point. False does neither: the last finite iterate and the status come back.
+    - `resume`: a `Result`, its `.state`, or a checkpoint file or directory to continue from. A directory without
+      checkpoints starts a new run, so that one script serves the first run and every restart. The run continues bit
+      for bit as if it had never stopped.
+    - `throw`: raise `SolveError` if the run broke down before it found a point better than x0, and warn if it broke
+      down later and returns the best point. False does neither: the result holds the last finite iterate and the
+      status.
     - `key`: for stochastic solvers; step k gets `fold_in(key, k)`.
-    - `polish`: after a solver on batches, go on with the default solver on all rows, from the point it found, for as
+    - `polish`: after a solver on batches, continue with the default solver on all rows, from the point it found, for as
       many steps and with the same tolerances.
 
-    Ctrl-C stops within about a second of the current step and returns what was reached; a second one raises.
+    Ctrl-C stops within about a second of the current step and returns the last iterate; a second one raises.
 
     **Returns:** a `Result`: `.x`, `.y`, `.converged`, `.objective`, `.stationarity`, `.status`, `.history`, ...
 
@@ -156,9 +157,9 @@ def _fetched(place: Place, result: Result) -> Result:
 
 def _require_polish(solver: Solver, streamed: bool) -> None:
     if not isinstance(solver, OnBatches):
-        raise ValueError(f"polish is for solvers on batches, and {type(solver).__name__} looks at all rows already.")
+        raise ValueError(f"polish is for solvers on batches; {type(solver).__name__} uses all rows already.")
     if streamed:
-        raise ValueError("polish needs all rows on the device, and those of data are on the host.")
+        raise ValueError("polish needs all rows on the device, but the rows of data are on the host.")
 
 
 def _polished(
@@ -177,7 +178,7 @@ def _polished(
 
 
 def _returned(result: Result, throw: bool) -> Result:
-    """The result, unless it is none: raise where the run found nothing better than x0, warn where it did."""
+    """The result of a run that did not break down. Otherwise raise if it found nothing better than x0, else warn."""
     if not throw:
         return result
     if result.status.failed and not result.improved:
@@ -188,7 +189,7 @@ def _returned(result: Result, throw: bool) -> Result:
 
 
 def _starts(problem: Any, x0: PyTree, y0: PyTree, resume: Any) -> tuple[PyTree, PyTree]:
-    """x0 and y0, or those of the run that is resumed; refused where they are something else."""
+    """x0 and y0, or those of the resumed run; raises if they are something else."""
     if not isinstance(problem, Problem):
         raise TypeError(f"problem must be a proxbi Problem, got {type(problem).__name__}: minimize(problem, x0, y0).")
     if isinstance(x0, Solver) or isinstance(y0, Solver):
@@ -199,8 +200,8 @@ def _starts(problem: Any, x0: PyTree, y0: PyTree, resume: Any) -> tuple[PyTree, 
     for name, start in (("x0", x0), ("y0", y0)):
         if start is None:
             raise TypeError(
-                f"{name} is required: the point to start from. Only a run that is resumed from a Result or its .state "
-                "knows it already."
+                f"{name} is required: the point to start from. Only a run resumed from a Result or its .state has one "
+                "already."
             )
     if any(isinstance(leaf, jax.core.Tracer) for leaf in jax.tree.leaves((problem, x0, y0))):
         raise TypeError(
@@ -226,11 +227,11 @@ def _first_snapshot(problem: Problem, solver: Solver, state: PyTree, resume: Any
         resume = resume.state
     if isinstance(resume, Snapshot):
         if jax.eval_shape(lambda: resume.state) != place.shapes(first.state):
-            raise ValueError("resume: its state does not fit this solver, x0 and y0.")
+            raise ValueError("resume: its state does not match this solver, x0 and y0.")
         return resume._replace(state=place.put(resume.state))
     if not isinstance(resume, str | PathLike):
         raise TypeError(
-            f"resume must be a Result, its .state, or a checkpoint file or folder, got {type(resume).__name__}."
+            f"resume must be a Result, its .state, or a checkpoint file or directory, got {type(resume).__name__}."
         )
     like = first.state if place is HERE else place.shapes(first.state)
     found = checkpoint.load(Path(fspath(resume)), like, checkpoint.fingerprint(problem, solver))
@@ -248,7 +249,7 @@ def _open_callbacks(callbacks: Sequence[AnyCallback], run: Run, stack: ExitStack
 
 
 def _close(callback: Callback, loop: Driver) -> None:
-    """Where one of several processes broke down, the others do not know, and must not be waited for."""
+    """If one of several processes broke down, the others do not know, so do not wait for them."""
     alone = loop.problem.place.shared and sys.exc_info()[0] is not None
     if not alone:
         callback.close(loop.snapshot)

@@ -1,8 +1,8 @@
-r"""Phi and its gradient for an outer loop of one's own.
+r"""Phi and its gradient, for an outer loop of your own.
 
-The first solve works until its own estimate of its error is small enough. That estimate is linear, and knows nothing
-of rounding. So a second, short solve corrects y and v once more, at the same x: what it changes is the error that the
-first one left, whatever its cause, up to a small part of it.
+The first solve works until its own estimate of its error is small enough. That estimate is linear and ignores
+rounding. So a second, short solve corrects y and v once more, at the same x: its change is the error that the first one
+left, whatever the cause, up to a small part of it.
 """
 
 from typing import Any, NamedTuple
@@ -23,27 +23,27 @@ _FALLEN = 0.5  # of |g_y| at y0: a lower solve that leaves more of it, and more 
 
 
 class HypergradientInfo(NamedTuple):
-    """What `value_and_hypergradient` knows beside the value and the gradient."""
+    """What `value_and_hypergradient` returns besides the value and the gradient."""
 
     y: PyTree
     """The lower solution: a good `y0` for the next x."""
     v: PyTree
     """The adjoint, g_yy v = f_y: a good `v0` for the next x."""
     error: Scalar
-    """An estimate of the error of the gradient, in its norm; infinite where there is no gradient."""
+    """An estimate of the error of the gradient (Euclidean norm); infinite if there is no gradient."""
     value_error: Scalar
     """An estimate of the error of the value."""
     lower_residual: Scalar
     """|g_y(x, y)|."""
     outcome: Int[Array, ""]
-    """An `Outcome`; the value and the gradient are NaN where it is worse than `ROUGH`."""
+    """An `Outcome`; the value and the gradient are NaN if it is worse than `ROUGH`."""
     counts: Counts
-    """What it cost."""
+    """The oracle calls."""
 
     @property
     def ok(self) -> Bool[Array, ""]:
-        """Whether the error is at most `accuracy` times the size of the gradient. Near a stationary point, where the
-        gradient is as small as rounding, it may not be: compare `error` with what you need.
+        """Whether the error is at most `accuracy` times the norm of the gradient. Near a stationary point the gradient
+        may be as small as rounding, and this False: compare `error` with what you need.
         """
         return self.outcome == Outcome.OK
 
@@ -60,22 +60,23 @@ def value_and_hypergradient(
     r"""$\Phi(x) = f(x, y^*(x))$ and $\nabla\Phi(x) = f_x - g_{xy} v$ with $g_{yy} v = f_y$, taken at $y^*(x) =
     \arg\min_y g(x, y)$: for an outer loop of your own, or one of optax, SciPy, ...
 
-    A pure function, which `jit` and `vmap` apply to (under `jit` a loop is faster, too). `jax.grad` of the value is the
-    hypergradient, so the value may be part of a larger loss; it knows derivatives with respect to x only, refuses those
-    of the data and of the gradient, and those with respect to `y0` and `v0` are zero. The regularizer of the problem
-    plays no part: its prox belongs to the loop.
+    A pure function that works under `jit` and `vmap` (a loop is faster under `jit`). `jax.grad` of the value is the
+    hypergradient, so the value may be part of a larger loss. Only derivatives with respect to x are defined: those of
+    the data and of the gradient raise an error, and those with respect to `y0` and `v0` are zero. The regularizer of
+    the problem is not used: apply its prox in your loop.
 
     **Arguments:**
 
-    - `problem`: f and g. Make it once, outside of the loop: each new function is compiled anew.
-    - `x`: where; any pytree of floating point arrays.
-    - `y0`: where the lower solve starts, for example the `.y` of the last call.
-    - `accuracy`: of the gradient, relative to its size.
-    - `v0`: where the adjoint solve starts, for example the `.v` of the last call; 0 if None.
+    - `problem`: f and g. Make it once, outside the loop: every new function is compiled again.
+    - `x`: the point; any pytree of floating point arrays.
+    - `y0`: the start of the lower solve, for example the `.y` of the last call.
+    - `accuracy`: of the gradient, relative to its norm.
+    - `v0`: the start of the adjoint solve, for example the `.v` of the last call; 0 if None.
     - `hypergradient`: `Implicit()` (the default), `Penalty()` (gradients only), or one of your own.
 
     **Returns:** the value, the gradient, and a `HypergradientInfo`: `.y`, `.v`, `.error`, `.value_error`, `.ok`,
-    `.outcome`, `.counts`. Where the lower level cannot be solved, value and gradient are NaN and `.outcome` says why.
+    `.outcome`, `.counts`. If the lower level cannot be solved, value and gradient are NaN and `.outcome` gives the
+    reason.
 
     >>> from proxbi import Problem
     >>> problem = Problem(lambda x, y: jnp.sum((y - 2) ** 2), lambda x, y: jnp.sum((y - x) ** 2))
@@ -128,8 +129,8 @@ def _forward(*arguments: Any) -> tuple[Found, PyTree]:
     )
     if any(leaf.perturbed for leaf in jax.tree.leaves(arguments[0], is_leaf=_is_primal) if _is_primal(leaf)):
         raise TypeError(
-            "value_and_hypergradient knows the derivative with respect to x only, not that with respect to the data "
-            "of the problem: make what is differentiated a part of x."
+            "value_and_hypergradient has a derivative with respect to x only, not with respect to the data of the "
+            "problem: make what is differentiated a part of x."
         )
     found = _evaluated(problem, x, y0, v0, hypergradient, accuracy)
     return found, found[1]
@@ -139,8 +140,8 @@ def _backward(gradient: PyTree, pulled: Any) -> tuple[None, PyTree, None, None, 
     value, *others = pulled
     if not all(map(_is_zero, jax.tree.leaves(others, is_leaf=_is_zero))):
         raise TypeError(
-            "of what value_and_hypergradient returns only the value can be differentiated: the gradient, y and v come "
-            "without derivatives (wrap them in jax.lax.stop_gradient if none is meant)."
+            "only the value that value_and_hypergradient returns can be differentiated: the gradient, y and v have no "
+            "derivatives (wrap them in jax.lax.stop_gradient if you need none)."
         )
     factor = 0 if _is_zero(value) else value
     return None, _tree.scale(factor, gradient), None, None, None, None

@@ -111,11 +111,11 @@ def _require_scalar(name: str, objective: Callable[..., Any], x: PyTree, y: PyTr
 
 
 _TRACED = {
-    jax.errors.TracerBoolConversionError: "Python's if, and, or and while cannot look at x, y or what is made of them: "
-    "use jnp.where or jax.lax.cond.",
+    jax.errors.TracerBoolConversionError: "Python's if, and, or and while cannot depend on x, y or values computed "
+    "from them: use jnp.where or jax.lax.cond.",
     jax.errors.TracerArrayConversionError: "NumPy's functions cannot be traced: use those of jax.numpy.",
-    jax.errors.ConcretizationTypeError: "x, y and what is made of them have no value while they are traced: leave out "
-    "float(), int() and the like.",
+    jax.errors.ConcretizationTypeError: "x, y and values computed from them are not numbers while JAX traces them: "
+    "leave out float(), int() and the like.",
 }
 """What to do about what JAX cannot trace; the first that fits."""
 

@@ -1,4 +1,4 @@
-"""What can happen between the chunks of a run: progress, records, checkpoints, stopping rules."""
+"""Callbacks, called between the chunks of a run: progress, records, checkpoints, stopping rules."""
 
 import csv
 import sys
@@ -21,7 +21,7 @@ from proxbi.solvers import Solver
 
 
 class Run(NamedTuple):
-    """What a callback is told when a run opens."""
+    """What a callback gets when a run starts."""
 
     problem: Problem
     solver: Solver
@@ -36,7 +36,7 @@ class Callback:
     """
 
     most_calls: int | None = None
-    """Oracle calls after which no further step is begun."""
+    """The number of oracle calls after which no further step is started."""
 
     def open(self, run: Run) -> None:
         """Before the first chunk, before compilation."""
@@ -45,7 +45,7 @@ class Callback:
         """After each chunk."""
 
     def poll(self, seconds: float) -> Status | None:
-        """About every second, between steps, with the seconds run so far: a status ends the run."""
+        """Called about every second, between steps, with the run time so far in seconds; a status ends the run."""
         return None
 
     def close(self, snapshot: Snapshot) -> None:
@@ -96,9 +96,9 @@ class Progress(Callback):
 
 
 class Record(Callback):
-    """Append every row to a CSV file as it comes, so that nothing is lost with the process.
+    """Append every row to a CSV file at once, so that nothing is lost if the process dies.
 
-    A resumed run goes on in the same file: rows past its first step are dropped, as they will be made again.
+    A resumed run continues the same file: rows after its first step are dropped, since they will be computed again.
     """
 
     def __init__(self, path: str | PathLike[str]):
@@ -132,12 +132,12 @@ class Record(Callback):
 
 
 class Checkpoint(Callback):
-    """Save the run into `folder` after every chunk (or every `every` chunks), keeping the last `keep` files.
+    """Save the run into the directory `folder` after every chunk (or every `every` chunks); keep the last `keep` files.
 
-    Pass the same folder as `resume=` to go on after any kind of stop, `kill -9` and power cuts included. A run that
-    starts anew refuses a folder that has checkpoints in it already; any run refuses one that another run is writing to.
-    SIGTERM ends the run with a checkpoint and `Status.PREEMPTED`: `sys.exit(result.status.exit_code)` then says 75. Of
-    several processes the first one writes.
+    Pass the same directory as `resume=` to continue after any kind of stop, including `kill -9` and power cuts. A new
+    run refuses a directory that already contains checkpoints; any run refuses one that another run is writing to.
+    SIGTERM ends the run with a checkpoint and `Status.PREEMPTED`; `sys.exit(result.status.exit_code)` then exits with
+    75. If there are several processes, the first one writes.
     """
 
     def __init__(self, folder: str | PathLike[str], *, every: int = 1, keep: int = 3):
@@ -187,7 +187,7 @@ class Checkpoint(Callback):
         try:
             self._place.by_first(lambda: self._write(whole))
         except OSError as error:  # a full disk must not cost the run; the checkpoints before are intact
-            warnings.warn(f"No checkpoint was saved at step {snapshot.step}: {error}. The run goes on.", stacklevel=2)
+            warnings.warn(f"No checkpoint was saved at step {snapshot.step}: {error}. The run continues.", stacklevel=2)
         else:
             self._saved = snapshot.step
 
@@ -196,12 +196,13 @@ class Checkpoint(Callback):
 
 
 class Watchdog(Callback):
-    """Say where a run stands if no step ends for `seconds`: the rank, the last step, and what every thread is doing.
-    Once for each such time; the run is left alone. A process that waits for another that is gone looks so.
+    """Report where a run is stuck if no step ends for `seconds`: the rank, the last step, and the stack of each thread.
+    Each such period is reported once, and the run is not stopped. The usual cause is a process that waits for another
+    that has died.
     """
 
     def __init__(self, seconds: float = 600.0, file: TextIO | None = None):
-        """`file` is where it is said; by default standard error."""
+        """`file` is where the report goes; by default standard error."""
         _check.positive("seconds", _check.as_float(seconds))
         self.seconds, self.file = float(seconds), file
         self._beats, self._step = 0, 0
@@ -254,8 +255,8 @@ class StopBelow(Callback):
 
 
 class TimeLimit(Callback):
-    """Stop after `seconds` of run time (compilation, metrics and callbacks not counted), within about a second or with
-    the step that is under way.
+    """Stop after `seconds` of run time (compilation, metrics and callbacks not counted), within about a second or at
+    the end of the current step.
     """
 
     def __init__(self, seconds: float):
@@ -268,12 +269,12 @@ class TimeLimit(Callback):
 
 
 class OracleBudget(Callback):
-    """Stop after the first step that ends with at least `total` oracle calls, all kinds counted alike. The certificate
-    of the end is counted on top.
+    """Stop after the first step that ends with at least `total` oracle calls, all kinds counted equally. The
+    certificate at the end comes on top.
     """
 
     def __init__(self, total: int):
-        """`total` calls, those of a resumed run included."""
+        """`total` calls, including those before a resume."""
         _check.positive_int("total", total)
         self.total = self.most_calls = total
 

@@ -101,11 +101,11 @@ class Certificate(NamedTuple):
     relative: Scalar
     """The same, relative to the scale that `rtol` refers to; NaN where a solver does not know one."""
     hypergradient_error: Scalar | None
-    """Of |d - grad Phi(x)|; None where it was not looked at."""
+    """Of |d - grad Phi(x)|; None if it was not estimated."""
     lower_residual: Scalar
     """|g_y(x, y)|."""
     linear_residual: Scalar | None
-    """|g_yy v - f_y| / |f_y|; None where there is no v."""
+    """|g_yy v - f_y| / |f_y|; None without v."""
     y: PyTree
     """The lower solution it was taken at."""
     counts: Counts
@@ -117,7 +117,7 @@ class Certificate(NamedTuple):
     set, relative to |z|, with s the inverse of the largest curvature: all that is said here holds on this side of it.
     Infinite without a lower regularizer; NaN where it is not known."""
     rows: int = 0
-    """Rows of each level that an estimate is made from; 0 where all were looked at, or there are none."""
+    """Rows of each level from which an estimate was made; 0 if all were used, or if there are none."""
     standard_error: Scalar | float = 0.0
     """Of |d + s|, for an estimate from some of the rows; the stationarity is two of these above it."""
 
@@ -164,7 +164,7 @@ class Residuals(NamedTuple):
 
 @jax.jit
 def residuals(problem: Problem, x: PyTree, y: PyTree, v: PyTree) -> Residuals:
-    """The residuals of both equations at (x, y, v), computed afresh."""
+    """The residuals of both equations at (x, y, v), recomputed."""
     at, _, cost = look(problem, x, y, first_probe(problem, y))
     here = linearised(problem, x, at)
     _, (upper_x, upper_y) = here.upper()
@@ -230,7 +230,7 @@ def nearest(
 
 
 class Known(NamedTuple):
-    """A point of a solver, with what it knows about it."""
+    """A point of a solver, with its hypergradient and adjoint."""
 
     x: PyTree
     subgradient: PyTree

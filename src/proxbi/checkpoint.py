@@ -106,7 +106,7 @@ def prepare(folder: Path, first: int) -> None:
     if first == 0 and (old := checkpoints(folder)):
         raise CheckpointError(
             f"folder {str(folder)!r} holds the checkpoints of another run, up to {old[0].stem}: pass it as resume= to "
-            "go on with that run, or choose another folder."
+            "continue that run, or choose another directory."
         )
     for leftover in folder.glob(".step-*.tmp"):  # of a run that was killed while it wrote
         leftover.unlink(missing_ok=True)

@@ -22,12 +22,12 @@ class LinearStatus(IntEnum):
     """How a linear solve ended."""
 
     OK = 0
-    """The residual, computed afresh and not by recursion, is below the tolerance."""
+    """The residual, recomputed and not by recursion, is below the tolerance."""
     BUDGET = 1
     """The steps were used up first."""
     NEGATIVE_CURVATURE = 2
-    """A direction p with <p, H p> <= 0 was met: H, or the preconditioner, is not positive definite. The iterate before
-    it is returned."""
+    """A direction p with <p, H p> <= 0 was found: H, or the preconditioner, is not positive definite. The iterate
+    before it is returned."""
     NONFINITE = 3
     """H, b or the start gave a NaN or an infinity. The last finite iterate, or zero, is returned."""
     STALLED = 4
@@ -35,7 +35,7 @@ class LinearStatus(IntEnum):
 
 
 class LinearInfo(NamedTuple):
-    """What is known about the v that was returned."""
+    """The status and accuracy of the returned v."""
 
     status: Int[Array, ""]
     """A `LinearStatus`; 0 is OK."""
@@ -43,7 +43,7 @@ class LinearInfo(NamedTuple):
     """|b - H v| / |b|."""
     iterations: Int[Array, ""]
     matvecs: Int[Array, ""]
-    """Products with H, those that measured the residual included."""
+    """Products with H, including those that measured the residual."""
 
 
 class LinearSolver(Module):
@@ -223,7 +223,7 @@ class CG(LinearSolver):
 
     **Arguments:**
 
-    - `steps`: the most iterations to take.
+    - `steps`: the maximal number of iterations.
     - `tol`: stop when $|b - Hv| \le tol\,|b|$; 0 runs to rounding level.
     - `preconditioner`: r -> M r with M close to the inverse of H, symmetric positive definite.
 
@@ -243,7 +243,7 @@ class CG(LinearSolver):
             raise TypeError(f"preconditioner must be a function, got {type(self.preconditioner).__name__}.")
 
     def solve(self, matvec: Matvec, b: PyTree, v0: PyTree | None = None) -> tuple[PyTree, LinearInfo]:
-        """v with |b - H v| <= tol |b|, or the best reached and why it is not that."""
+        """v with |b - H v| <= tol |b|, or the best v found and the reason."""
         last, unit = conjugate_gradients(
             matvec,
             b,

@@ -27,8 +27,7 @@ class LowerSolver(Module):
 
 
 class FixedLength(LowerSolver):
-    """A lower solver that takes `steps` (proximal) gradient steps, whatever happens: the kind that ITD can
-    differentiate.
+    """A lower solver that always takes `steps` (proximal) gradient steps: the kind that ITD can differentiate.
 
     A new one writes `init`, `step` and `answer`; each step calls `forward_backward` once.
     """
@@ -76,7 +75,7 @@ def forward_backward(problem: Problem, x: PyTree, y: PyTree, step_size: Any) -> 
 def require_smooth(problem: Problem, name: str, instead: str) -> None:
     """Refuse a lower regularizer where only gradients are used."""
     if problem.lower_regularizer is not None:
-        raise TypeError(f"{name} needs a smooth lower level, and this problem has a lower_regularizer: use {instead}.")
+        raise TypeError(f"{name} needs a smooth lower level, but this problem has a lower_regularizer: use {instead}.")
 
 
 _WITH_PROX = "GradientDescent or Nesterov, which take proximal steps, or Newton"
@@ -153,7 +152,7 @@ class Nesterov(FixedLength):
 
 
 class Optax(FixedLength):
-    """Any first-order optax optimizer for `steps` steps, started afresh at every solve.
+    """Any first-order optax optimizer for `steps` steps, restarted at every solve.
 
     The numbers inside an optax optimizer are constants of the compiled program: changing one compiles again.
     """
@@ -303,7 +302,7 @@ def _longest_step(s: PyTree, q: PyTree) -> Scalar:
 
 
 class AcceleratedGradient(LowerSolver):
-    r"""Nesterov's method with a step size and a momentum that it finds by itself: no L, no mu.
+    r"""Nesterov's method with automatic step size and momentum: no L, no mu to give.
 
     $$u_{t+1} = z_t - \alpha\nabla_y g(x, z_t), \qquad z_{t+1} = u_{t+1} + \tfrac{k}{k+3}\,(u_{t+1} - u_t)$$
 
@@ -319,7 +318,7 @@ class AcceleratedGradient(LowerSolver):
     **Arguments:**
 
     - `tol`: the error of y to stop at, relative to its size.
-    - `max_steps`: the most gradients to take.
+    - `max_steps`: the maximal number of gradients.
 
     `descend` does the same with a step size to start from, and says which one it ended with.
 

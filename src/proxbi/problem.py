@@ -2,7 +2,7 @@
 
     min_x  f(x, y*(x)) + h(x)     with     y*(x) = argmin_y g(x, y) + r_x(y)                     (P)
 
-Algorithms touch f and g only through the oracles of `Problem`, and say through `Counts` how often they did.
+Algorithms use f and g only through the oracles of `Problem`, and report in `Counts` how often they called each.
 """
 
 import operator
@@ -22,7 +22,7 @@ from proxbi.rows import Batch, Rows, mean_over_blocks
 
 
 class Counts(eqx.Module):
-    """How often each oracle was called. `a + b` adds; `total` weighs every kind alike.
+    """How often each oracle was called. `a + b` adds; `total` counts every kind equally.
 
     >>> (Counts(hvp=3) + Counts(hvp=1, prox=1)).total
     5
@@ -37,11 +37,11 @@ class Counts(eqx.Module):
     value_lower: Any = 0
     grad_lower_x: Any = 0
     prox_lower: Any = 0
-    """Proxes of the lower regularizer, also those that are taken for their derivative; products with it are not
-    counted."""
+    """Proxes of the lower regularizer, including those evaluated for their derivative; products with that derivative
+    are not counted."""
     rows: Any = 0
-    """Derivatives of single rows: a gradient, Hessian product or cross product of a batch counts with its rows. It
-    stays 0 where data do not come in `Rows`, and is no part of the total."""
+    """Derivatives of single rows: a gradient, Hessian product or cross product of a batch counts once for each of its
+    rows. 0 if data are not `Rows`; not part of the total."""
 
     def __add__(self, other: "Counts") -> "Counts":
         return jax.tree.map(operator.add, self, other)
@@ -64,14 +64,14 @@ class Problem(eqx.Module):
     - `upper`: f, a function `upper(x, y, data) -> scalar` (or `upper(x, y)`).
     - `lower`: g, a function `lower(x, y, data) -> scalar` (or `lower(x, y)`), strongly convex in y.
     - `regularizer`: h, any of `proxbi.regularizers`; by default h = 0.
-    - `data`: a pytree of arrays that is handed to both functions. Give large arrays here and not by closing over them:
+    - `data`: a pytree of arrays that is passed to both functions. Pass large arrays here instead of closing over them:
       an array in a closure becomes a constant of the compiled program. With `Rows(upper=..., lower=...)` each function
       gets a `Batch` of its own rows: all of them, or those that a stochastic solver drew.
     - `lower_regularizer`: r, a convex one of `proxbi.regularizers`, or a function of x (or of x and data) that returns
       one: `lambda x: L1(jnp.exp(x))` is a Lasso with a penalty for each coefficient. By default r = 0.
 
-    x and y are any pytrees of floating point arrays. The oracles are computed by automatic differentiation; a
-    structured problem subclasses `Problem` and overrides those it knows better, one by one.
+    x and y are any pytrees of floating point arrays. The oracles are computed by automatic differentiation. If you have
+    a faster formula for one of them, subclass `Problem` and override it.
 
     >>> import jax.numpy as jnp
     >>> from proxbi import L1
@@ -95,7 +95,7 @@ class Problem(eqx.Module):
         if not isinstance(self.regularizer, Regularizer):
             given = type(self.regularizer).__name__
             raise TypeError(
-                f"regularizer must be a proxbi Regularizer such as L1(0.1), got {given}. Data are given as data=."
+                f"regularizer must be a proxbi Regularizer such as L1(0.1), got {given}. Pass data as data=."
             )
         if [getattr(written(level), "__name__", "") for level in (self.upper, self.lower)] == ["lower", "upper"]:
             raise TypeError(
@@ -114,20 +114,20 @@ class Problem(eqx.Module):
 
     @property
     def upper_data(self) -> PyTree:
-        """What upper is called with."""
+        """The data that upper is called with."""
         return self.data.level("upper") if isinstance(self.data, Rows) else self.data
 
     @property
     def lower_data(self) -> PyTree:
-        """What lower is called with."""
+        """The data that lower is called with."""
         return self.data.level("lower") if isinstance(self.data, Rows) else self.data
 
     def row_numbers(self) -> tuple[int, int]:
-        """How many rows upper and lower are means over; 0 where data do not come in `Rows`."""
+        """The number of rows of upper and of lower; 0 if data are not `Rows`."""
         return (len(self.upper_data), len(self.lower_data)) if isinstance(self.data, Rows) else (0, 0)
 
     def with_rows(self, counts: "Counts") -> "Counts":
-        """`counts` of calls that were made on all rows, with their rows."""
+        """`counts` of calls on all rows, with `rows` filled in."""
         upper, lower = self.row_numbers()
         calls = counts.grad_lower + counts.hvp + counts.cross + counts.grad_lower_x
         return eqx.tree_at(lambda c: c.rows, counts, counts.grad_upper * upper + calls * lower)
@@ -185,8 +185,8 @@ class Problem(eqx.Module):
     def preconditioner(self, x: PyTree, y: PyTree) -> Callable[[PyTree], PyTree] | None:
         """The map r -> M r with M close to the inverse of g_yy at (x, y), symmetric and positive definite.
 
-        A problem that knows one overrides this; for None `AdaptiveProxBiO` learns its own. It is an aid and no oracle:
-        its calls are not counted, and a bad one costs steps but no accuracy.
+        Override this if you have one; with None `AdaptiveProxBiO` learns its own. It is not an oracle: its calls are
+        not counted, and a bad one costs steps but no accuracy.
         """
         return None
 
@@ -237,7 +237,7 @@ class InBlocks(Problem):
 
 
 class Ridged(Problem):
-    """g + damping |y|^2 / 2 in the place of g. Made by `ridged`; all oracles are those of `of`, with the term added."""
+    """g + damping |y|^2 / 2 instead of g. Made by `ridged`; all oracles are those of `of`, with the term added."""
 
     of: Problem = eqx.field(kw_only=True)
     damping: Any = eqx.field(kw_only=True)
@@ -283,7 +283,7 @@ class Ridged(Problem):
 
 
 def ridged(problem: Problem, damping: float | None) -> Problem:
-    """The problem with this damping; as it is without."""
+    """The problem with this damping; unchanged if it is None."""
     if damping is None:
         return problem
     parts = problem.upper, problem.lower, problem.regularizer, problem.data
@@ -291,13 +291,13 @@ def ridged(problem: Problem, damping: float | None) -> Problem:
 
 
 def on_batches(problem: Problem, **levels: Batch) -> Problem:
-    """The problem with batches in the place of `upper`, `lower`, or both."""
+    """The problem with batches as the rows of `upper`, `lower`, or both."""
     return eqx.tree_at(lambda p: p.data, problem, problem.data.having(**levels))
 
 
 def in_blocks(problem: Problem, block: int) -> Problem:
-    """The problem with oracles that go through its rows `block` by `block`; as it is where it does not come in rows,
-    where one block is all, or where its class has oracles of its own.
+    """The problem with oracles that go through its rows `block` by `block`; unchanged if it has no rows, if one block
+    holds all of them, or if its class has oracles of its own.
     """
     if type(problem) is not Problem or max(problem.row_numbers()) <= block:
         return problem
@@ -310,8 +310,7 @@ def differentiable_grad_lower(problem: Problem, x: PyTree, y: PyTree) -> PyTree:
     """`problem.grad_lower`, whose own derivative is taken through `problem.hvp` and `problem.cross`.
 
     Lower solvers step along this, so that unrolling them uses, and counts, the same oracles as implicit
-    differentiation:
-    pulling w back through g_y costs one g_yy w and one g_xy w.
+    differentiation: pulling w back through g_y costs one g_yy w and one g_xy w.
     """
     return problem.grad_lower(x, y)
 

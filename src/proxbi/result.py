@@ -1,4 +1,4 @@
-"""What `minimize` returns: a status in words, the iterates, the history, and how far from stationary they are."""
+"""The result of `minimize`: a status in words, the iterates, the history, and the stationarity at the end."""
 
 from dataclasses import dataclass
 from enum import Enum
@@ -13,7 +13,7 @@ if TYPE_CHECKING:
 
 
 class Snapshot(NamedTuple):
-    """Everything a run needs to go on as if it had never stopped."""
+    """The complete state of a run: enough to continue it as if it had never stopped."""
 
     step: int
     state: PyTree
@@ -27,12 +27,12 @@ class Status(Enum):
     CONVERGED = "Converged: the stationarity at x is at most the tolerance."
     STEPS = "Stopped after `steps` steps without reaching the tolerance. Raise steps=, or pass this result as resume=."
     STOPPED = "A callback stopped the run."
-    TIME = "The time limit was reached. Pass this result as resume= to go on."
-    BUDGET = "The oracle budget was used up. Raise it, or pass this result as resume= to go on."
-    INTERRUPTED = "Interrupted: what was reached is returned. Pass this result as resume= to go on."
+    TIME = "The time limit was reached. Pass this result as resume= to continue."
+    BUDGET = "The oracle budget was used up. Raise it, or pass this result as resume= to continue."
+    INTERRUPTED = "Interrupted: the last iterate is returned. Pass this result as resume= to continue."
     PREEMPTED = (
-        "Asked to end (SIGTERM): the newest checkpoint holds what was reached. Start the same program again, with the "
-        "folder as resume=, to go on."
+        "Stopped by SIGTERM: the newest checkpoint holds the last iterate. To continue, start the same program again "
+        "with the checkpoint directory as resume=."
     )
     PRECISION = (
         "Stopped at the limit of floating-point precision, before the tolerance was reached: the best point found is "
@@ -40,43 +40,43 @@ class Status(Enum):
     )
     ACTIVE_SET = (
         "Stopped where the active set of the lower level changes: the objective has a kink at x, and no step, however "
-        "short, decreases it as the slope on its side promises. For a single x that is a minimum; the stationarity is "
-        "that of one side. With several entries, start once more close to this x to make sure."
+        "short, decreases it as much as the slope on its side predicts. For a single number x that is a minimum; the "
+        "stationarity is that of one side. If x has several entries, start again close to this x to make sure."
     )
     FLAT_START = (
-        "The hypergradient at x0 is zero, or so small that the run jumped to another flat place: either x0 happens to "
-        "be stationary, or the objective is flat there (a dead relu, the square of 0, a sigmoid that is saturated), or "
-        "the arguments of upper or lower are swapped. Start elsewhere, and see check(problem, x0, y0)."
+        "The hypergradient at x0 is zero, or so small that the run jumped to another flat region: either x0 happens to "
+        "be stationary, or the objective is flat there (a dead relu, the square of 0, a saturated sigmoid), or the "
+        "arguments of upper or lower are swapped. Start elsewhere, and run check(problem, x0, y0)."
     )
     DIVERGED = (
-        "Diverged: an iterate became infinite or NaN; the last finite one is returned. Take an outer step_size 10 "
+        "Diverged: an iterate became infinite or NaN; the last finite one is returned. Use an outer step_size 10 "
         "times smaller, and a lower step_size of at most 1/L, with L the largest curvature of the lower objective in "
-        "y; or use the default solver, which has no step sizes."
+        "y; or use the default solver, which has no step sizes to set."
     )
     NONFINITE_START = (
-        "The upper or lower objective, or a derivative of it, is infinite or NaN at x0, y0 or on the way to the first "
-        "lower solution. Evaluate problem.value_lower(x0, y0), problem.grad_upper(x0, y0) and problem.grad_lower(x0, "
-        "y0) to see which; a y0 outside of the domain of lower is the usual cause."
+        "The upper or lower objective, or one of its derivatives, is infinite or NaN at x0, y0 or during the first "
+        "lower solve. Evaluate problem.value_lower(x0, y0), problem.grad_upper(x0, y0) and problem.grad_lower(x0, "
+        "y0) to see which; the usual cause is a y0 outside the domain of lower."
     )
     NEGATIVE_CURVATURE = (
         "The lower objective is not convex in y: its Hessian has a direction of negative curvature, and the implicit "
         "hypergradient is not defined. Check the sign of lower and the order of its arguments; start at a y0 close to "
-        "a minimiser; add a ridge term in y that is large enough, or let AdaptiveProxBiO(Implicit(damping=...)) do so; "
+        "a minimiser; add a sufficiently large ridge term in y, or let AdaptiveProxBiO(Implicit(damping=...)) add it; "
         "or use ITD. The last iterate before that is returned."
     )
     NOT_STRONGLY_CONVEX = (
-        "The lower objective is not strongly convex in y: it is flat in some direction, or falls for ever towards "
-        "infinity (more coefficients than rows, separable classes), and has no minimiser, or more than one. Add "
-        "a ridge term in y to lower, such as 1e-3 * jnp.sum(y**2), or let AdaptiveProxBiO(Implicit(damping=1e-3)) do "
-        "so: the result then speaks of the damped problem."
+        "The lower objective is not strongly convex in y: it is flat in some direction, or keeps decreasing towards "
+        "infinity (more coefficients than rows, separable classes), so it has no minimiser, or more than one. Add "
+        "a ridge term in y to lower, such as 1e-3 * jnp.sum(y**2), or let AdaptiveProxBiO(Implicit(damping=1e-3)) add "
+        "it: the result is then about the damped problem."
     )
     LOWER_NONSMOOTH = (
         "The lower objective is not smooth in y: its slope jumps near y* (an absolute value, a hinge, a maximum), and "
-        "Newton's method finds no end there. Give the nonsmooth term as lower_regularizer=, such as lambda x: "
+        "Newton's method does not converge there. Give the nonsmooth term as lower_regularizer=, such as lambda x: "
         "L1(jnp.exp(x)), or smooth it: softplus for a hinge, logsumexp for a maximum, sqrt(y**2 + 1e-6) for |y|."
     )
     ADJOINT_NONFINITE = (
-        "The Hessian of the lower objective, or the upper gradient, is NaN or infinite, and the adjoint system cannot "
+        "The Hessian of the lower objective, or the upper gradient, is NaN or infinite, so the adjoint system cannot "
         "be solved. The last iterate before that is returned."
     )
     INFEASIBLE_START = (
@@ -84,18 +84,19 @@ class Status(Enum):
         "problem.regularizer.prox(x0, 1.0)."
     )
     UNBOUNDED = (
-        "The objective falls without bound: x has moved 1e8 times as far as the first step, or the objective is below "
-        "-1e150, and the slope is as steep as ever. Check the sign of upper, or bound x by a regularizer such as Box."
+        "The objective is unbounded below: x has moved 1e8 times as far as in the first step, or the objective is "
+        "below -1e150, and the slope does not decrease. Check the sign of upper, or bound x by a regularizer such as "
+        "Box."
     )
     NONSMOOTH = (
-        "No step, however short, decreases the objective as its gradient promises: upper, or lower in its second "
-        "derivatives, is not differentiable near x, or an overridden oracle is wrong. The best point found is "
+        "No step, however short, decreases the objective as much as its gradient predicts: upper, or lower in its "
+        "second derivatives, is not differentiable near x, or an overridden oracle is wrong. The best point found is "
         "returned. Move a nonsmooth term in x into the regularizer, or smooth it."
     )
     LOWER_UNSOLVED = (
         "The lower problem at x0 could not be solved: its gradient stays large. Start at a better y0, rescale y so "
         "that its entries are of similar size, or add a ridge term in y, as AdaptiveProxBiO(Implicit(damping=...)) "
-        "does. check(problem, x0, y0) looks for kinks, flat directions and a y that runs away."
+        "does. check(problem, x0, y0) looks for kinks, flat directions and a y that diverges."
     )
 
     @property
@@ -117,15 +118,15 @@ class Status(Enum):
 
     @property
     def exit_code(self) -> int:
-        """What a program that ends with this status says to its shell: 0; 1 where the run broke down; 75 ("try again",
-        EX_TEMPFAIL) where it is to be resumed, which schedulers can be told to do; 130 after Ctrl-C.
+        """The exit code for a program that ends with this status: 0; 1 if the run broke down; 75 ("try again",
+        EX_TEMPFAIL) if it should be resumed, on which schedulers can be configured to requeue; 130 after Ctrl-C.
         """
         special = {Status.PREEMPTED: 75, Status.INTERRUPTED: 130}
         return special.get(self, int(self.failed))
 
 
 class Seconds(NamedTuple):
-    """Where the time went; metrics, callbacks and checkpoints are in neither."""
+    """Seconds spent compiling and running; metrics, callbacks and checkpoints are in neither."""
 
     compile: float
     run: float
@@ -133,7 +134,7 @@ class Seconds(NamedTuple):
 
 @dataclass(frozen=True)
 class Result:
-    """What `minimize` returns. `str(result)` is a summary."""
+    """The result of `minimize`. `str(result)` is a summary."""
 
     x: PyTree
     y: PyTree
@@ -141,20 +142,20 @@ class Result:
     objective: float
     """f(x, y) + h(x)."""
     stationarity: float
-    """A bound of dist(0, d(Phi + h)(x)) if `guaranteed`, else an estimate of it, taken at the end of the run;
-    infinity where that breaks down."""
+    """A bound on dist(0, d(Phi + h)(x)) if `guaranteed`, otherwise an estimate of it, computed at the end of the run;
+    infinity if that fails."""
     lower_residual: float
     """|grad_y g(x, y)|."""
     linear_residual: float | None
-    """The relative residual of its adjoint solve; None if there is none (ITD)."""
+    """The relative residual of the adjoint solve; None if there is none (ITD)."""
     history: list[dict[str, Any]]
     """One row for each chunk; its stationarity is that of the iterate one step before."""
     counts: Counts
-    """All oracle calls, those of the certificate at the end included. (`state.counts` leaves these out: a run that is
-    resumed counts as if it had never stopped.)"""
+    """All oracle calls, including those of the certificate at the end. (`state.counts` excludes these: a resumed run
+    counts as if it had never stopped.)"""
     seconds: Seconds
     state: Snapshot
-    """What `resume=` takes to go on from here."""
+    """Pass it as `resume=` to continue from here."""
     hypergradient_error: float | None = None
     """The part of `stationarity` that is due to the inexact y and adjoint; None if the solver leaves no adjoint."""
     active_set_margin: float = float("inf")
@@ -163,11 +164,11 @@ class Result:
     guaranteed: bool = False
     """Whether these two are bounds, from the constants given as `bounds`, or estimates."""
     certificate_rows: int = 0
-    """Rows of each level that `stationarity` is an estimate from; 0 where all were looked at, or there are none."""
+    """Rows of each level from which `stationarity` was estimated; 0 if all were used, or if there are none."""
     standard_error: float = 0.0
     """Of that estimate; `stationarity` is two of these above it."""
     notes: tuple[str, ...] = ()
-    """What else there is to know: which function is not finite at the start, or that lower is convex near y only."""
+    """Further findings: which function is not finite at the start, or that lower is convex near y only."""
 
     @property
     def converged(self) -> bool:
@@ -176,7 +177,7 @@ class Result:
 
     @property
     def steps(self) -> int:
-        """Outer steps taken, those of a resumed run included."""
+        """The number of outer steps, including those before a resume."""
         return self.state.step
 
     @property
@@ -186,7 +187,7 @@ class Result:
 
     @property
     def sentence(self) -> str:
-        """What the status says, and the notes."""
+        """The text of the status, and the notes."""
         return " ".join([self.status.value, *self.notes])
 
     def to_frame(self) -> "pandas.DataFrame":
@@ -210,10 +211,10 @@ class Result:
 
 
 class SolveError(RuntimeError):
-    """Raised where a run broke down and `throw=True`; `.result` holds the last finite iterate."""
+    """Raised if a run broke down and `throw=True`; `.result` holds the last finite iterate."""
 
     def __init__(self, result: Result):
-        """Keep `result` and say what its status says."""
+        """Keep `result`; the text of its status is the message."""
         super().__init__(
             f"{result.sentence} (After {result.state.step} steps. Pass throw=False to get "
             "the last finite iterate instead of this error.)"

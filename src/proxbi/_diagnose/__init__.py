@@ -1,6 +1,6 @@
 r"""`check`: what can be seen of a problem before it is solved, on one page.
 
-Everything is looked at near the start: at (x0, y0), at (x0, y*(x0)), and at a point a hundredth away from there, as a
+Everything is checked near the start: at (x0, y0), at (x0, y*(x0)), and at a point a hundredth away from there, as a
 start of zeros hides what is multiplied by it. What is found is evidence: a fault that is reported was seen, a problem
 without faults was only not refuted.
 """
@@ -82,4 +82,4 @@ def _guarded(name: str, function: Callable[[Start], Iterable[Look]], start: Star
     try:
         return list(function(start))
     except Exception as error:  # whatever a function of the user raises
-        return [Look(name, "", f"could not be looked at: {first_line(error)}", Level.FAULT)]
+        return [Look(name, "", f"could not be checked: {first_line(error)}", Level.FAULT)]

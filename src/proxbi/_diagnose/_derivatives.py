@@ -54,14 +54,14 @@ def derivatives(start: Start) -> Iterator[Look]:
 
 def _compared_look(subject: str, oracle: str, size: float, apart: float, doubt: float) -> Look:
     if not np.isfinite([size, apart]).all():
-        return Look(subject, "NaN or infinite", "no derivative here. Look at the domain.", Level.FAULT)
+        return Look(subject, "NaN or infinite", "no derivative here. Check the domain.", Level.FAULT)
     relative = apart / size if size > 0 else 0.0
     number = f"{relative:.1e} off central differences"
     if apart > WRONG * size + _DOUBT * doubt:
         verdict = f"wrong: correct {oracle}, or upper and lower if they have derivatives of their own (custom_vjp)."
         return Look(subject, number, f"{verdict} A kink at the start looks the same.", Level.FAULT)
     if _DOUBT * doubt > _BLIND * size > 0:
-        return Look(subject, number, "rounding hides it: look again in float64, or without constants in f.", Level.NOTE)
+        return Look(subject, number, "rounding hides it: check in float64, or without constants in f.", Level.NOTE)
     return Look(subject, number, "right.")
 
 
@@ -106,7 +106,7 @@ def _own(start: Start, at: tuple[PyTree, PyTree]) -> Iterator[Look]:
     eps = float(jnp.finfo(jax.tree.leaves(at[0])[0].dtype).eps)
     ends = tuple(random_direction(k, at[1]) for k in jax.random.split(key))
     skew = float(_hessian_skew(problem, *at, *ends))
-    verdict = "symmetric." if skew <= ROUNDING * eps else "not symmetric: it is no Hessian. Correct hvp."
+    verdict = "symmetric." if skew <= ROUNDING * eps else "not symmetric, so not a Hessian. Correct hvp."
     yield Look("g_yy", f"<u, g_yy w> and <w, g_yy u> differ by {skew:.1e}", verdict, level(skew <= ROUNDING * eps))
     precondition = problem.preconditioner(*at)
     if precondition is not None:

@@ -34,9 +34,9 @@ _ON_THE_FACE = (
 )
 _OUTCOMES = {
     Outcome.UNSOLVED: "its gradient stays large. Lower is not smooth (smooth it), or has no minimiser in y (add a "
-    "ridge term), or is not convex on the way there (start at a better y0).",
-    Outcome.NEGATIVE_CURVATURE: f"lower is not strongly convex in y on the way there. {RIDGE}",
-    Outcome.NONFINITE: "f, g or a derivative became NaN or infinite on the way there. Start at a y0 inside of the "
+    "ridge term), or is not convex between y0 and there (start at a better y0).",
+    Outcome.NEGATIVE_CURVATURE: f"lower is not strongly convex in y. {RIDGE}",
+    Outcome.NONFINITE: "f, g or a derivative became NaN or infinite during the solve. Start at a y0 inside the "
     "domain, well away from its boundary.",
 }
 
@@ -91,9 +91,9 @@ def curvatures(start: Start) -> Iterator[Look]:
 def _convexity(low: float, high: float, dtype: Any) -> tuple[str, Level]:
     hidden = abs(low) <= ROUNDING * float(jnp.finfo(dtype).eps) * high
     if not np.isfinite([low, high]).all():
-        return "g_yy is NaN or infinite. Look at the domain.", Level.FAULT
+        return "g_yy is NaN or infinite. Check the domain of lower.", Level.FAULT
     if hidden and high > 0 and dtype == jnp.float32:
-        return f"float32 cannot tell the smallest from 0. Look again in float64; or: {RIDGE}", Level.NOTE
+        return f"float32 cannot distinguish the smallest from 0. Check again in float64; or: {RIDGE}", Level.NOTE
     if hidden or low <= 0:
         return f"lower is not strongly convex in y. {RIDGE}", Level.FAULT
     return "strongly convex, as far as seen.", Level.OK
@@ -107,7 +107,7 @@ def _conditioning(kappa: float, dtype: Any) -> Look:
     advice = (
         'Use float64: jax.config.update("jax_enable_x64", True) before all else.'
         if single
-        else "Scale the entries of y alike, or add a larger ridge term to lower."
+        else "Rescale y so that its entries are of similar size, or add a larger ridge term to lower."
     )
     return Look("conditioning", number, f"rounding will hide part of the solution. {advice}", Level.NOTE)
 

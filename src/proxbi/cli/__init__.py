@@ -47,12 +47,18 @@ def _run() -> tuple[str | int | None, str]:
     except Exception as error:
         if watch.seen:  # a library made this of Ctrl-C
             return INTERRUPTED, ""
-        return _code(error), str(error) or type(error).__name__
+        return _code(error), _sentence(error)
     return 0, ""
 
 
+def _sentence(error: Exception) -> str:
+    if isinstance(error, ModuleNotFoundError) and error.name is not None:
+        return f"this command needs {error.name}, which is not installed: pip install 'proxbi[all]'."
+    return str(error) or type(error).__name__
+
+
 def _code(error: Exception) -> int:
-    """1 if a run failed, 2 if its arguments or files are wrong; any other error is ours, and goes on."""
+    """1 if a run failed, 2 if its arguments or files are wrong; any other error is a bug, and is raised."""
     if isinstance(error, ValueError | OSError | ImportError | MemoryError):
         return 2
     from proxbi.result import SolveError  # here, as it loads JAX

@@ -48,64 +48,62 @@ _Data = Annotated[
     Path,
     typer.Argument(
         help="A .csv, .tsv (also .gz), .parquet or .npz file (npz: X, y and, if there, X_val, y_val, trusted, groups); "
-        "- for standard input; or a folder of Parquet files, or a pattern such as 'data/*.parquet', for a table that "
-        "need not fit into memory."
+        "- for standard input; or a directory of Parquet files, or a pattern such as 'data/*.parquet', for a table "
+        "that need not fit into memory."
     ),
 ]
 _Label = Annotated[
     str | None,
     typer.Option(
-        help="The column that has the labels (npz: y); or several with commas, the votes of one annotator each."
+        help="Column with the labels (npz: y); or several, comma-separated, one for the votes of each annotator."
     ),
 ]
-_TrustedColumn = Annotated[
-    str | None, typer.Option(help="The column that says which labels are trusted: yes or no, 1 or 0.")
-]
-_Trusted = Annotated[Path | None, typer.Option(help="A second file, of trusted rows with the same columns.")]
-_Group = Annotated[str | None, typer.Option(help="The column of the annotator or source of a label.")]
+_TrustedColumn = Annotated[str | None, typer.Option(help="Column that marks the trusted labels: yes or no, 1 or 0.")]
+_Trusted = Annotated[Path | None, typer.Option(help="A second file with trusted rows, in the same columns.")]
+_Group = Annotated[str | None, typer.Option(help="Column with the annotator or source of each label.")]
 _Id = Annotated[str | None, typer.Option("--id", help="Column with row ids (not used as a feature).")]
 _Drop = Annotated[str, typer.Option(help="Comma-separated columns to exclude from the features.")]
 _PredProbs = Annotated[
     Path | None,
     typer.Option(
-        help="Out-of-fold probabilities of your own model: .npy, .npz, .csv or .parquet, a row for each row, a column "
-        "for each class (named by class, or in the order of the sorted classes)."
+        help="Out-of-fold probabilities of your own model: .npy, .npz, .csv or .parquet, one row for each row of data, "
+        "one column for each class (named by class, or in the order of the sorted classes)."
     ),
 ]
 _Decisions = Annotated[
     Path | None,
-    typer.Option(help="Decisions saved from the report of an earlier run (CSV): these rows are trusted now."),
+    typer.Option(help="Decisions saved from the report of an earlier run (CSV); these rows become trusted."),
 ]
 _WeightsOption = Annotated[_Weights, typer.Option(help="auto: few parameters for all rows. free: one for each row.")]
 _ModeOption = Annotated[
     _Mode,
-    typer.Option(help="weight: keep all rows. drop: without the flagged ones. relabel: with the suggested labels."),
+    typer.Option(help="weight: keep all rows. drop: leave out flagged rows. relabel: use the suggested labels."),
 ]
 _Out = Annotated[
     Path | None,
     typer.Option(
-        help="Where the rows go: .csv, .tsv (also .gz), .parquet or .npz; - for standard output; of several files a "
-        "folder."
+        help="Output file for the rows: .csv, .tsv (also .gz), .parquet or .npz; - for standard output; for several "
+        "input files a directory."
     ),
 ]
-_Report = Annotated[Path | None, typer.Option(help="Where the report goes, an HTML page.")]
+_Report = Annotated[Path | None, typer.Option(help="Output file for the report, an HTML page.")]
 _NoRows = Annotated[
-    bool, typer.Option("--no-rows", help="Leave all single rows out of the report, for pages that leave the house.")
+    bool, typer.Option("--no-rows", help="Leave single rows out of the report, so that it can be shared outside.")
 ]
 _Suspects = Annotated[
     Path | None,
-    typer.Option(help="Where all suspects go (CSV): fill in its column decision, and give it back by --decisions."),
+    typer.Option(help="Output file for all suspects (CSV): fill in its column decision, and pass it to --decisions."),
 ]
-_Json = Annotated[Path | None, typer.Option("--json", help="Where the summary goes.")]
+_Json = Annotated[Path | None, typer.Option("--json", help="Output file for the summary, as JSON.")]
 _FailAbove = Annotated[
     float | None,
-    typer.Option(min=0, max=1, help="Exit with code 1 if more labels are wrong, with 3 if their share is not known."),
+    typer.Option(min=0, max=1, help="Exit with code 1 if the share of wrong labels is higher, 3 if it is unknown."),
 ]
 _EngineOption = Annotated[
     _Engine,
     typer.Option(
         help="memory: one file, all rows at once. blocks: Parquet files, a block of rows at a time. dask: the same on "
-        "a cluster. auto: blocks for a folder or a pattern, else memory."
+        "a cluster. auto: blocks for a directory or a pattern, otherwise memory."
     ),
 ]
 _Scheduler = Annotated[
@@ -113,7 +111,8 @@ _Scheduler = Annotated[
     typer.Option(help="The address of a Dask scheduler, tcp://host:8786; without it, workers are started here."),
 ]
 _Workers = Annotated[
-    int | None, typer.Option(min=1, help="How many worker processes --engine dask starts here: by default one a core.")
+    int | None,
+    typer.Option(min=1, help="Number of worker processes --engine dask starts here; by default one for each core."),
 ]
 _Seed = Annotated[int, typer.Option(min=0, help="The same seed gives the same result.")]
 
@@ -145,7 +144,7 @@ def clean(
     """Find the wrong labels of a table, with the help of rows whose labels are trusted.
 
     The output has all columns and rows of the input, in their order, and proxbi_weight, proxbi_issue, proxbi_quality,
-    proxbi_suggested_label and proxbi_trusted. With several votes a row (--label a1,a2,a3) also proxbi_consensus_label,
+    proxbi_suggested_label and proxbi_trusted. With several votes (--label a1,a2,a3) also proxbi_consensus_label,
     proxbi_consensus_quality, proxbi_next_vote and the quality of each vote.
 
     Example: proxbi clean data.csv --label y --trusted-col gold --out cleaned.parquet --report report.html

@@ -24,13 +24,13 @@ DECISIONS = "decisions.csv"
 def demo(
     noise: Annotated[float, typer.Option(min=0, max=0.8, help="Share of labels to spoil.")] = 0.4,
     seed: Annotated[int, typer.Option(min=0, help="Seed of the split and the noise.")] = 0,
-    out: Annotated[Path, typer.Option(help="Folder for the results.", file_okay=False)] = Path("proxbi-demo"),
+    out: Annotated[Path, typer.Option(help="Directory for the results.", file_okay=False)] = Path("proxbi-demo"),
     decisions: Annotated[
         bool,
         typer.Option(
             "--decisions",
-            help="Show the second round too, with the decisions.csv that you saved into the folder, or, if there is "
-            "none, with 100 decisions of somebody who knows the truth.",
+            help="Also run the second round, with the decisions.csv that you saved into the directory or, if there is "
+            "none, with 100 decisions made from the true labels.",
         ),
     ] = False,
 ) -> None:
@@ -55,7 +55,7 @@ def demo(
     if decisions:
         if not path.exists():
             experiment.decide(path, spoiled, job)
-            console.print(f"\nSomebody who knows the truth decided what teaches most: {path}", highlight=False)
+            console.print(f"\nThe rows that teach most, decided from the true labels: {path}", highlight=False)
         console.print("\n[bold]The second round[/bold], with decided rows as trusted ones:")
         job = _round(console, out, seed, path)
         _compare(console, out, spoiled, job, seed)
@@ -68,7 +68,7 @@ def demo(
 
 
 def _round(console: Console, out: Path, seed: int, decisions: Path | None) -> "Job":
-    """Run `proxbi clean`, and say how."""
+    """Run `proxbi clean`, and print the command."""
     from proxbi.cleaning.files.job import Outputs, clean_file
     from proxbi.cleaning.files.tables import Roles
 
@@ -91,7 +91,7 @@ def _round(console: Console, out: Path, seed: int, decisions: Path | None) -> "J
 
 
 def _compare(console: Console, out: Path, spoiled: "Spoiled", job: "Job", seed: int) -> None:
-    """Against what is not known in life."""
+    """Compare with the truth, which is unknown in practice."""
     from proxbi.experiments import demo as experiment
 
     detection = experiment.detection_of(spoiled, job.cleaned)

@@ -16,17 +16,17 @@ def mesh(
     distributed: Annotated[
         bool, typer.Option("--distributed", help="Join the other processes that the launcher started (srun, mpirun).")
     ] = False,
-    coordinator: Annotated[str, typer.Option(help="host:port of rank 0, where no launcher says it.")] = "",
-    processes: Annotated[int | None, typer.Option(min=1, help="How many processes there are, likewise.")] = None,
-    rank: Annotated[int | None, typer.Option(min=0, help="Which of them this is, likewise.")] = None,
+    coordinator: Annotated[str, typer.Option(help="host:port of rank 0, if no launcher sets it.")] = "",
+    processes: Annotated[int | None, typer.Option(min=1, help="Number of processes, if no launcher sets it.")] = None,
+    rank: Annotated[int | None, typer.Option(min=0, help="Rank of this process, if no launcher sets it.")] = None,
     rows: Annotated[int, typer.Option(min=384, help="Rows to clean.")] = 100_000,
-    features: Annotated[int, typer.Option(min=1, help="Features of a row.")] = 64,
-    classes: Annotated[int, typer.Option(min=2, help="Classes.")] = 10,
-    steps: Annotated[int, typer.Option(min=1, help="Outer steps.")] = 10,
+    features: Annotated[int, typer.Option(min=1, help="Number of features.")] = 64,
+    classes: Annotated[int, typer.Option(min=2, help="Number of classes.")] = 10,
+    steps: Annotated[int, typer.Option(min=1, help="Number of outer steps.")] = 10,
     seed: Annotated[int, typer.Option(min=0, help="Seed of the rows.")] = 0,
     out: Annotated[Path | None, typer.Option(help="A JSON file for the numbers.", dir_okay=False)] = None,
 ) -> None:
-    """Try out the devices of all processes: clean drawn rows that are spread over them, and say what that took.
+    """Test the devices of all processes: clean random rows that are spread over them, and report the times.
 
     Example: srun proxbi mesh --distributed --rows 1000000
     """

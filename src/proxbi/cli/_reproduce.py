@@ -38,26 +38,29 @@ app.add_typer(reproduce, name="reproduce")
 
 _ProtocolOption = Annotated[
     _Protocol,
-    typer.Option(help="published: as the paper's numbers came about. paper: its equations. tuned: steps that clean."),
+    typer.Option(
+        help="published: the authors' actual procedure. paper: the equations as printed. tuned: step sizes for which "
+        "cleaning works."
+    ),
 ]
 _DatasetOption = Annotated[_Dataset, typer.Option(help="mnist needs its files (or a download); digits needs nothing.")]
-_RowsOption = Annotated[str, typer.Option(help="Rows of Table 1 by name, with commas: 'BiO-AID,proximal BiO-ITDm:5'.")]
-_RatesOption = Annotated[str, typer.Option("--p", help="Shares of wrong labels, with commas.")]
+_RowsOption = Annotated[str, typer.Option(help="Rows of Table 1, comma-separated: 'BiO-AID,proximal BiO-ITDm:5'.")]
+_RatesOption = Annotated[str, typer.Option("--p", help="Shares of wrong labels, comma-separated.")]
 _CellsOption = Annotated[str, typer.Option(help="Single cells instead of --rows and --p: 'BiO-AID@0.1,BiO-ITDm@0.4'.")]
-_SeedsOption = Annotated[
-    int, typer.Option(min=0, help="Starts and noises per cell; 0: 3, or for published the one it has.")
-]
+_SeedsOption = Annotated[int, typer.Option(min=0, help="Starts and noises per cell; by default 3, or 1 for published.")]
 _QuickOption = Annotated[bool, typer.Option("--quick", help="The ITD rows and one AID row, at p = 0.1.")]
-_DataOption = Annotated[Path | None, typer.Option(help="Folder with MNIST's files; else PROXBI_DATA, else the cache.")]
+_DataOption = Annotated[
+    Path | None, typer.Option(help="Directory with MNIST's files; default PROXBI_DATA or the cache.")
+]
 _EngineOption = Annotated[
     _Engine,
-    typer.Option(help="vmap: all cells in one program. joblib, dask: one by one, in processes here or on a cluster."),
+    typer.Option(help="vmap: all cells in one program. joblib, dask: one at a time, in local processes or a cluster."),
 ]
 _SchedulerOption = Annotated[
-    str | None, typer.Option(help="Of --engine dask: tcp://host:8786; else workers start here.")
+    str | None, typer.Option(help="For --engine dask: tcp://host:8786; by default workers start here.")
 ]
-_WorkersOption = Annotated[int | None, typer.Option(min=1, help="Processes of --engine joblib and dask.")]
-_OutOption = Annotated[Path, typer.Option(help="Folder for the results.", file_okay=False)]
+_WorkersOption = Annotated[int | None, typer.Option(min=1, help="Number of processes for --engine joblib and dask.")]
+_OutOption = Annotated[Path, typer.Option(help="Directory for the results.", file_okay=False)]
 
 
 @reproduce.command()
@@ -75,9 +78,9 @@ def table1(
     scheduler: _SchedulerOption = None,
     workers: _WorkersOption = None,
 ) -> None:
-    """Table 1: test accuracy and loss of twelve methods at three shares of wrong labels, beside the paper's.
+    """Table 1: test accuracy and loss of twelve methods at three shares of wrong labels, next to the paper's numbers.
 
-    An interrupted run goes on where it was when the command is given again.
+    If a run is interrupted, the same command continues it.
 
     Example: proxbi reproduce table1 --protocol published --quick --out results
     """
@@ -100,7 +103,7 @@ def figure1_command(
     scheduler: _SchedulerOption = None,
     workers: _WorkersOption = None,
 ) -> None:
-    """Figure 1: the upper objective against work, in the paper's currency and with all oracle calls counted.
+    """Figure 1: the upper objective against work, measured as in the paper and in oracle calls of all kinds.
 
     Example: proxbi reproduce figure1 --dataset digits --protocol paper --seeds 5
     """

@@ -23,7 +23,7 @@ def _options() -> None:
 def theory(
     quick: Annotated[bool, typer.Option("--quick", help="Shorter runs, about half the time.")] = False,
     seed: Annotated[int, typer.Option(min=0, help="Seed of the problems.")] = 0,
-    out: Annotated[Path, typer.Option(help="Folder for the results.", file_okay=False)] = Path("proxbi-theory"),
+    out: Annotated[Path, typer.Option(help="Directory for the results.", file_okay=False)] = Path("proxbi-theory"),
 ) -> None:
     """Every bound on problems with closed form, the rates, the complexity, and controls that must fail.
 

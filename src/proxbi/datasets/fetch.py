@@ -29,14 +29,13 @@ class DownloadError(OSError):
 
 
 class _Refused(OSError):
-    """What was received is not the file, nor the beginning of it: none of it is worth keeping."""
+    """The bytes received are neither the file nor its beginning: nothing of them is kept."""
 
 
 def fetch(file: RemoteFile, mirrors: Sequence[str], folder: Path) -> Path:
-    """Download `file` into `folder` from the first of `mirrors` (addresses of folders, ending in /) that gives it.
+    """Download `file` into `folder` from the first of `mirrors` (addresses of directories, ending in /) that has it.
 
-    What a cut transfer left, `NAME.part`, is gone on with. Of processes that want the same file at once one downloads
-    it and the others wait.
+    Resumes from `NAME.part` if present. If several processes want the same file, one downloads it and the others wait.
     """
     target, partial = folder / file.name, folder / f"{file.name}.part"
     failures = []
@@ -126,7 +125,7 @@ def _first_byte(response: HTTPResponse, asked: int) -> int:
         return 0
     sent = response.headers.get("Content-Range", "")
     if not sent.startswith(f"bytes {asked}-"):
-        raise _Refused(f"asked to go on from byte {asked}, it sent {sent or 'an unnamed range'}")
+        raise _Refused(f"asked to continue from byte {asked}, it sent {sent or 'an unnamed range'}")
     return asked
 
 

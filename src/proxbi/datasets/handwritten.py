@@ -63,13 +63,12 @@ def mnist(folder: str | PathLike[str] | None = None) -> MNIST:
 
     Pixels are not scaled: `standardize(mnist().train.features)` is what most models want.
 
-    The four IDX files are looked for in `folder`; without one, in the folder named by the environment variable
-    `PROXBI_DATA`; without that, in the user's cache, into which those that are not there are downloaded (12 MB, each
-    checked by its SHA-256). They may be gzipped or not, and spelt `train-images-idx3-ubyte` or
-    `train-images.idx3-ubyte`.
+    The four IDX files are searched in the directory `folder`; by default in the one given by the environment variable
+    `PROXBI_DATA`; without that, in the user's cache, into which missing files are downloaded (12 MB, each checked by
+    its SHA-256). They may be gzipped or not, and spelt `train-images-idx3-ubyte` or `train-images.idx3-ubyte`.
 
-    Raises `FileNotFoundError` if a folder that was named lacks a file, `DataError` if a file is damaged or not what
-    its name says, `DownloadError` if the download fails.
+    Raises `FileNotFoundError` if a given directory lacks a file, `DataError` if a file is damaged or does not contain
+    what its name says, `DownloadError` if the download fails.
 
     LeCun, Bottou, Bengio and Haffner, Gradient-based learning applied to document recognition, Proc. IEEE 86, 1998.
     """
@@ -98,18 +97,18 @@ def standardize(images: UInt8[np.ndarray, "rows pixels"], *, bias: bool = True) 
 
 
 def cache_folder() -> Path:
-    """The folder of the user's cache in which MNIST is kept."""
+    """The directory in the user's cache where MNIST is kept."""
     return user_cache() / "proxbi" / "mnist"
 
 
 def user_cache() -> Path:
-    """The folder of the user's cache."""
+    """The user's cache directory."""
     if Path(os.environ.get("XDG_CACHE_HOME", "")).is_absolute():  # its specification: a relative one is ignored
         return Path(os.environ["XDG_CACHE_HOME"])
     try:
         home = Path.home()
     except RuntimeError as error:
-        raise FileNotFoundError(f"There is no home folder to keep MNIST in; name a folder in {VARIABLE}.") from error
+        raise FileNotFoundError(f"There is no home directory to keep MNIST in; set {VARIABLE} to another.") from error
     if sys.platform == "win32":
         return Path(os.environ.get("LOCALAPPDATA") or home / "AppData" / "Local")
     return home / "Library" / "Caches" if sys.platform == "darwin" else home / ".cache"
@@ -134,11 +133,11 @@ def _find(folder: Path, name: str) -> Path | None:
 
 
 def _named(folder: Path, name: str, origin: str) -> Path:
-    """The file in a folder the user chose: what is missing there is not looked for elsewhere."""
+    """The file in a directory the user chose: a missing file is not searched elsewhere."""
     found = _find(folder.expanduser(), name)
     if found is None:
-        lacks = f"has no {name.removesuffix('.gz')} or {name}" if folder.expanduser().is_dir() else "is not a folder"
-        raise FileNotFoundError(f"{folder} (given by {origin}) {lacks}; it must have the four files of MNIST.")
+        lacks = f"has no {name.removesuffix('.gz')} or {name}" if folder.expanduser().is_dir() else "is not a directory"
+        raise FileNotFoundError(f"{folder} (given by {origin}) {lacks}; it must contain the four files of MNIST.")
     return found
 
 
@@ -148,8 +147,8 @@ def _downloaded(file: RemoteFile, folder: Path) -> Path:
     except DownloadError as error:
         names = ", ".join(each.name for each in FILES)
         raise DownloadError(
-            f"MNIST could not be downloaded ({error}): get {names} some other way and put them into {folder}, or into "
-            f"a folder named in the environment variable {VARIABLE}."
+            f"MNIST could not be downloaded ({error}): get {names} by other means and put them into {folder}, or "
+            f"into the directory given by the environment variable {VARIABLE}."
         ) from error
 
 

@@ -62,11 +62,11 @@ def _shape(path: Path, file: BinaryIO, dimensions: int) -> tuple[int, ...]:
 def _content(path: Path, file: BinaryIO, size: int) -> bytearray:
     """The `size` bytes that are left in `file`. Memory grows with what is there, not with what the header claims."""
     content = bytearray()
-    # One byte more than claimed: it shows what trails, and at the end of a gzip file has the checksum looked at.
+    # One byte more than claimed: it shows trailing data, and at the end of a gzip file makes the checksum be verified.
     while block := file.read(min(_BLOCK, size + 1 - len(content))):
         content += block
         if len(content) > size:
-            raise DataError(f"{path} goes on after the {size} bytes of data that its header claims.")
+            raise DataError(f"{path} continues after the {size} bytes of data that its header claims.")
     if len(content) < size:
         raise DataError(f"{path} is truncated: it has {len(content)} of the {size} bytes of data its header claims.")
     return content

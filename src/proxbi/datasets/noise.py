@@ -73,13 +73,13 @@ def pairwise_noise(
 def class_dependent_noise(
     labels: Int[np.ndarray, " rows"], transition: ArrayLike, seed: int
 ) -> Int[np.ndarray, " rows"]:
-    """`labels`, each drawn anew from the row of `transition` of its class.
+    """`labels`, each redrawn from the row of `transition` of its class.
 
-    `transition[c, d]` is the probability that a label c is given as d. One rate r_c for each class, in place of the
-    matrix, stands for 1 - r_c on the diagonal and r_c / (classes - 1) beside it.
+    `transition[c, d]` is the probability that a label c becomes d. One rate r_c for each class, instead of the matrix,
+    means 1 - r_c on the diagonal and r_c / (classes - 1) elsewhere.
 
     Which rows of a class change is random; how many is not: of the n_c rows of class c, n_c * transition[c, d] become
-    d, rounded down or up at random in a way that keeps this the mean.
+    d, rounded down or up at random such that this is the mean.
 
     >>> labels = np.array([0, 0, 0, 0, 1, 1])
     >>> noisy = class_dependent_noise(labels, [[0.5, 0.5], [0, 1]], seed=0)

@@ -18,7 +18,7 @@ SIDE = 8
 
 
 class Spoiled(NamedTuple):
-    """An npz file for `proxbi clean`, and what is not known in life."""
+    """An npz file for `proxbi clean`, and the truth, which is unknown in practice."""
 
     arrays: dict[str, np.ndarray]
     truth: Int[np.ndarray, " train"]
@@ -42,7 +42,7 @@ def spoiled_digits(rate: float, seed: int) -> Spoiled:
 
 
 def detection(flagged: Bool[np.ndarray, " train"], wrong: Bool[np.ndarray, " train"]) -> dict[str, Any]:
-    """How well the flags tell the wrong labels: precision, recall and F1."""
+    """How well the flags find the wrong labels: precision, recall and F1."""
     hits = float(np.sum(flagged & wrong))
     return {
         "spoiled": int(wrong.sum()),
@@ -61,7 +61,7 @@ def detection_of(spoiled: Spoiled, cleaned: Cleaned) -> dict[str, Any]:
 
 
 def decide(path: Path, spoiled: Spoiled, job: Job) -> None:
-    """Write the decisions of somebody who knows the truth about the rows that teach most."""
+    """Write decisions, made from the true labels, about the rows that teach most."""
     rows = np.sort(job.cleaned.review[:DECIDED])
     about = Subject("digits.npz", job.summary["digest"], spoiled.arrays["y"])
     write_decisions(path, about, Decided(rows, spoiled.truth[rows]))
@@ -85,5 +85,5 @@ def accuracies(spoiled: Spoiled, inputs: Inputs, cleaned: Cleaned, seed: int) ->
         row("no others", inputs.labels, cleaned.trusted),
         row("all others, labels as they came", inputs.labels, every),
         row("those that were kept", inputs.labels, ~cleaned.issue),
-        row("all others, true labels (not known in life)", truth, every),
+        row("all others, true labels (unknown in practice)", truth, every),
     ]

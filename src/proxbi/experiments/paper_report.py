@@ -1,4 +1,4 @@
-"""What the runs of the paper's experiment show, beside what the paper prints: tables and plain words."""
+"""The results of the paper's experiment next to the printed ones: tables and explanations."""
 
 import re
 from collections.abc import Iterable
@@ -27,21 +27,21 @@ PRINTED: dict[Cell, tuple[float, float]] = dict(
 
 _WORDS = """
 [published]
-These are the paper's own numbers, produced again from its random streams. They are true, and they show less than they
+These are the paper's own numbers, reproduced from its random streams. They are correct, but they show less than they
 seem to.
 
 No cleaning takes place: with a step of 0.5 on a mean over 20,000 rows, every x_i stays within a few hundredths of its
 start 0, and the sample weights sigma(x_i) within 0.02 of 1/2 (columns 'smallest x' and 'largest x' below). The
 differences of 0.1 to 0.3 points between rows are not evidence for the regularizer.
 
-'Momentum' here is the update u + 1.0 (u - y) with y the point the step started from: a plain gradient step of twice the
+'Momentum' here is the update u + 1.0 (u - y) with y the starting point of the step: a plain gradient step of twice the
 size. The gain of the rows with m over those without is the gain of a doubled step.
 
 The accuracy is measured on the last 1,000 of the 10,000 test images, which is why it is always a multiple of 0.1; the
 loss on all.
 
-The cost axis of Figure 1 counts inner steps (k T) and leaves out the up to 200 Hessian-vector products that CG takes in
-each outer step; its y axis is a loss on images that are neither trained on nor optimised. Both currencies are drawn.
+The cost axis of Figure 1 counts inner steps (k T) and leaves out the up to 200 Hessian-vector products of CG in each
+outer step; its y axis is a loss on images used neither for training nor for the upper level. Both cost axes are drawn.
 
 [paper]
 The paper's equations as written: Algorithm 1 with Nesterov's momentum (eta = 1, which its theory excludes), its prox,
@@ -138,7 +138,7 @@ def blocks(protocol: str, dataset: str, table: list[dict[str, Any]], curves: lis
     ]
     shown += [
         Text("Figure 1", []),
-        Picture("In the paper's currency: inner gradient steps k T.", plot.figure1(curves, "inner_steps")),
+        Picture("Against the paper's measure of work: inner gradient steps k T.", plot.figure1(curves, "inner_steps")),
         Picture(
             "All oracle calls counted: gradients, Hessian-vector products, cross products, proxes.",
             plot.figure1(curves, "calls"),
@@ -163,8 +163,13 @@ def _spreads(table: list[dict[str, Any]]) -> list[dict[str, Any]]:
     return [
         {
             **{name: row[name] for name in ("method", "gamma", "p", "seeds")},
-            "accuracy": f"{row['accuracy_percent']:.2f} ± {row['accuracy_spread']:.2f}",
-            "loss": f"{row['loss']:.4f} ± {row['loss_spread']:.4f}",
+            "accuracy": _with_spread(row["accuracy_percent"], row["accuracy_spread"], row["seeds"], 2),
+            "loss": _with_spread(row["loss"], row["loss_spread"], row["seeds"], 4),
         }
         for row in table
     ]
+
+
+def _with_spread(value: float, spread: float, seeds: int, digits: int) -> str:
+    """One seed has no spread, and none is shown."""
+    return f"{value:.{digits}f}" + (f" ± {spread:.{digits}f}" if seeds > 1 else "")

@@ -28,7 +28,7 @@ class HypergradientEstimate(eqx.Module):
 
     grad: PyTree
     y: PyTree
-    """The lower solution it was taken at: the next start."""
+    """The lower solution at which it was evaluated: the next start."""
     aux: PyTree
     """The adjoint v (AID), the next start of the linear solve; None for ITD."""
     counts: Counts
@@ -44,7 +44,7 @@ class HypergradientEstimate(eqx.Module):
 
 
 class Hypergradient(Module):
-    """A way to estimate grad Phi: `hg(problem, x, y, aux)` with `aux = hg.init(problem, x, y)` at the start."""
+    """An estimator of grad Phi: `hg(problem, x, y, aux)` with `aux = hg.init(problem, x, y)` at the start."""
 
     @abstractmethod
     def init(self, problem: Problem, x: PyTree, y: PyTree) -> PyTree:

@@ -97,17 +97,18 @@ class _At(NamedTuple):
 class Implicit(ControlledHypergradient):
     r"""$d = f_x - g_{xy} v$, $g_{yy} v = f_y$ at $y \approx y^*(x)$, by Newton's method and preconditioned CG.
 
-    Both solves go on until the estimate $E = (e_y/c_y + e_v/c_v)\,|d - d_{last}|$ of $|d - \nabla\Phi(x)|$ is small
-    beside $|d + s|$: e are the errors left in y and v, c the corrections made at this x, in the norm $\langle e,
+    Both solves continue until the estimate $E = (e_y/c_y + e_v/c_v)\,|d - d_{last}|$ of $|d - \nabla\Phi(x)|$ is small
+    compared with $|d + s|$: e are the errors left in y and v, c the corrections made at this x, in the norm $\langle e,
     g_{yy} e\rangle^{1/2}$, in which nothing has a unit.
 
     **Arguments:**
 
-    - `memory`: how many pairs (p, g_yy p) are kept as a preconditioner, at most; fewer where they would cost more than
+    - `memory`: the maximal number of pairs (p, g_yy p) kept as a preconditioner; fewer if they would cost more than
       the products they save.
-    - `inner_steps`: the most products with g_yy in one evaluation: a guard against lower levels that cannot be solved.
-    - `damping`: solve the lower level with $g + \tfrac{damping}{2} |y|^2$ in the place of g, for a g that is convex but
-      not strongly so. Then y, the hypergradient and the certificate are those of this problem, not of the one given.
+    - `inner_steps`: the maximal number of products with g_yy in one evaluation, in case the lower level cannot be
+      solved.
+    - `damping`: solve the lower level with $g + \tfrac{damping}{2} |y|^2$ instead of g, for a g that is convex but
+      not strongly convex. Then y, the hypergradient and the certificate are those of this problem, not of yours.
 
     >>> from proxbi.analytic import scalar_problem
     >>> problem, x = scalar_problem(), jnp.array(3.0)

@@ -81,12 +81,12 @@ class Penalty(ControlledHypergradient):
     r"""$d = f_x(x, y) + \tfrac\lambda2\,\big(g_x(x, w_1) - g_x(x, w_{-1})\big)$ with
     $w_{\pm1} = \arg\min_w\; g(x, w) \pm \langle f_y(x, y), w\rangle / \lambda$: no second derivatives.
 
-    For lower levels whose Hessian-vector products are not available or too expensive; where they are at hand,
+    For lower levels whose Hessian-vector products are not available or too expensive; if they are available,
     `Implicit` needs fewer calls.
 
     **Arguments:**
 
-    - `penalty`: $\lambda$, if it is to be fixed; None lets it follow the accuracy that is needed.
+    - `penalty`: a fixed $\lambda$; None chooses it from the required accuracy.
 
     References: J. Kwon, D. Kwon, S. Wright, R. Nowak, "A fully first-order method for stochastic bilevel optimization",
     2023 (F2SA); L. Chen, Y. Ma, J. Zhang, "Near-optimal nonconvex-strongly-convex bilevel optimization with fully

@@ -22,27 +22,32 @@ LOOK = {  # (momentum, gamma) -> colour and line; lines differ too, for print
 }
 
 
+_TWO_DECADES = 2.0  # of an axis: beyond, powers of ten are ticks enough
+_NARROW = 0.7  # decades: within, 1 and 3 are too few ticks, and round numbers will do
+
+
 def figure1(rows: Rows, currency: Literal["inner_steps", "calls"] = "inner_steps") -> "Figure":
     """The upper objective against work, log-log, with the same limits across a row; several seeds are drawn as mean
     and range.
     """
     rates = sorted({row["p"] for row in rows})
-    canvas = figure(12, 2.7 * len(rates) + 0.3)
+    canvas = figure(12, 2.7 * len(rates) + 1.1)
     grid = canvas.subplots(len(rates), len(COLUMNS), sharey="row", squeeze=False)
     for p, line in zip(rates, grid, strict=True):
         for (prefix, kind), axes in zip(COLUMNS, line, strict=True):
             _panel(axes, [row for row in rows if row["p"] == p], prefix, kind, currency)
         line[0].set_ylabel(f"p = {p:g}\nupper objective")
+        for axes in line:  # once all panels of the row have set their common limits
+            _ticks(axes.yaxis)
     for (prefix, kind), axes in zip(COLUMNS, grid[0], strict=True):
         axes.set_title(f"{prefix}BiO-{kind}")
-    for axes in grid[-1]:
-        axes.set_xlabel(CURRENCIES[currency])
+    for column in grid.T:
+        column[-1].set_xlabel(CURRENCIES[currency])
+        _legend(column)
     return canvas
 
 
 def _panel(axes: Any, rows: Rows, prefix: str, kind: str, currency: str) -> None:
-    from matplotlib.ticker import LogLocator, NullFormatter, ScalarFormatter
-
     for (momentum, gamma), (colour, line) in LOOK.items():
         method = f"{prefix}BiO-{kind}{'m' if momentum else ''}"
         curves = _curves([row for row in rows if (row["method"], row["gamma"]) == (method, gamma)], currency)
@@ -55,13 +60,29 @@ def _panel(axes: Any, rows: Rows, prefix: str, kind: str, currency: str) -> None
             axes.fill_between(work, values.min(axis=0), values.max(axis=0), color=colour, alpha=0.15, linewidth=0)
     axes.set_xscale("log")
     axes.set_yscale("log")
-    axes.yaxis.set_major_locator(LogLocator(subs=(1, 2, 5)))
-    axes.yaxis.set_major_formatter(ScalarFormatter())
-    axes.yaxis.set_minor_formatter(NullFormatter())
+    _ticks(axes.xaxis)
     axes.grid(visible=True, alpha=0.25, linewidth=0.6)
     open_frame(axes)
-    if axes.lines:
-        axes.legend(frameon=False, fontsize=8, loc="lower left")
+
+
+def _ticks(axis: Any) -> None:
+    """Few labels, in plain numbers: those of a log axis over less than two decades would overlap."""
+    from matplotlib.ticker import FuncFormatter, LogLocator, MaxNLocator, NullFormatter
+
+    low, high = axis.get_view_interval()
+    decades = np.log10(high / low)
+    multiples = (1,) if decades > _TWO_DECADES else (1, 3)
+    axis.set_major_locator(MaxNLocator(4) if decades < _NARROW else LogLocator(subs=multiples))
+    axis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:,.6g}"))
+    axis.set_minor_formatter(NullFormatter())
+
+
+def _legend(column: Any) -> None:
+    """One for all panels of a column, below them, where it covers no curve."""
+    lines = {line.get_label(): line for axes in column for line in axes.lines}
+    if lines:
+        place = {"loc": "upper center", "bbox_to_anchor": (0.5, -0.24)}
+        column[-1].legend(lines.values(), lines.keys(), frameon=False, fontsize=8, **place)
 
 
 def _curves(rows: Rows, currency: str) -> tuple[np.ndarray, np.ndarray] | None:

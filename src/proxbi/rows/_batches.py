@@ -1,4 +1,4 @@
-"""The rows of both levels, and what upper and lower are called with: batches that know the numbers of their rows."""
+"""The rows of both levels, and the batches that upper and lower are called with, which carry their row numbers."""
 
 from collections.abc import Callable, Iterable, Sized
 from typing import Any, Literal, TypeVar
@@ -25,7 +25,7 @@ class Batch(eqx.Module):
     rows: PyTree
     index: Int[Array, " batch"]
     of: int = eqx.field(static=True, default=0)
-    """The number of rows that there are; 0 where nobody knows."""
+    """The number of rows in total; 0 if unknown."""
 
     def __getitem__(self, name: Any) -> Any:
         return self.rows[name]
@@ -103,7 +103,7 @@ class Rows(eqx.Module):
         return self.batch(name, index)
 
     def having(self, **levels: Batch) -> "Rows":
-        """With batches in the place of levels."""
+        """With batches as levels."""
         return eqx.tree_at(
             lambda r: [getattr(r, name) for name in levels], self, list(levels.values()), is_leaf=_is_source
         )

@@ -17,7 +17,7 @@ from proxbi.problem import Counts, Problem
 
 
 class Fault(IntEnum):
-    """Why a run cannot go on. `Status` has the same names, and says what to do."""
+    """Why a run cannot continue. The `Status` of the same name says what to do."""
 
     NONE = 0
     DIVERGED = 1
@@ -35,9 +35,9 @@ class Fault(IntEnum):
     FLAT_START = 7
     """The hypergradient at x0 is zero."""
     UNBOUNDED = 8
-    """The objective falls without bound."""
+    """The objective is unbounded below."""
     NONSMOOTH = 9
-    """No step, however short, decreases the objective as the gradient promises."""
+    """No step, however short, decreases the objective as much as the gradient predicts."""
     PRECISION = 10
     """Rounding hides all further progress."""
     ACTIVE_SET = 11
@@ -51,14 +51,14 @@ class Info(eqx.Module):
     """An estimate of dist(0, d(Phi + h)(x)) at the x that the step *started from*, or, if the solver `looks_ahead`, at
     the x it leaves."""
     lower_residual: Scalar
-    """|grad_y g(x, y)| where the hypergradient was taken."""
+    """|grad_y g(x, y)| at the y of the hypergradient."""
     linear: LinearInfo | None
-    """The outcome of the adjoint solve, where there was one."""
+    """The outcome of the adjoint solve, if there was one."""
     counts: Counts
     fault: Int[Array, ""] | int = 0
-    """A `Fault`; the state that comes with one is not taken."""
+    """A `Fault`; the state of a step with one is not accepted."""
     relative: Scalar | float = float("nan")
-    """The stationarity relative to the scale that `rtol` refers to; NaN if the solver knows none but that at x0."""
+    """The stationarity relative to the scale that `rtol` refers to; NaN if the solver has no scale but that at x0."""
 
 
 class Solver(Module):
@@ -73,7 +73,7 @@ class Solver(Module):
 
     @property
     def reports_every(self) -> int:
-        """Steps between two rows of the history, where `minimize` is not told."""
+        """Steps between two rows of the history, unless `minimize` gets `every`."""
         return 10
 
     def under_vmap(self) -> "Solver":
@@ -89,7 +89,7 @@ class Solver(Module):
         """One outer iteration. Deterministic solvers ignore the key."""
 
     def recheck(self, state: Any) -> Any:
-        """The state from which a step looks at the same x again, more accurately if the solver can."""
+        """The state from which a step evaluates the same x again, more accurately if the solver can."""
         return state
 
     def certificate(

@@ -39,16 +39,16 @@ OF_VOTES = (
     *("consensus_label_", "consensus_quality_", "vote_quality_"),
     *("annotator_noise_", "next_vote_gain_", "next_vote_order_"),
 )
-"""What there is only where rows have several votes."""
+"""Attributes that exist only if rows have several votes."""
 
 
 NEXT_STEPS = (
     (
-        "Fit again with what you decided. Rows that you looked at because of their labels need the labels they had:",
+        "Fit again with your decisions. For rows reviewed because of their labels, also pass the labels they had:",
         'rows, labels = cleaner.decisions("decisions.csv"); y_new = np.array(y); y_new[rows] = labels\n'
         "cleaner.fit(X, y_new, trusted=rows, given=y)",
     ),
-    ("Or, without looking, train on what is left:", "model.fit(X[~cleaner.is_issue_], y[~cleaner.is_issue_])"),
+    ("Or, without a review, train on the other rows:", "model.fit(X[~cleaner.is_issue_], y[~cleaner.is_issue_])"),
 )
 """What the report says should be done next."""
 
@@ -64,28 +64,29 @@ class LabelCleaner(ClassifierMixin, BaseEstimator):
     level, its loss on trusted rows that it has not seen, in the noise rates, the bandwidth, the ridge and the
     temperature (see `proxbi.cleaning.method.clean`).
 
-    - `estimator`: the classifier fitted in the end to the rows kept and the trusted ones: any of scikit-learn, which
-      gets X as it came (of images the pixels); None: kernel ridge regression on the encoded features; "linear":
+    - `estimator`: the classifier fitted at the end to the rows kept and the trusted ones: any of scikit-learn, which
+      gets X unchanged (for images the pixels); None: kernel ridge regression on the encoded features; "linear":
       logistic regression on them.
     - `weights`: "auto", few parameters for all rows together, or "free", the paper's one parameter for each row
       (which overfits; `history_` shows how much).
-    - `random_state`: an integer makes the result the same each time.
+    - `random_state`: an integer makes the result reproducible.
 
-    In several processes start these with "spawn" or joblib's default: JAX does not work in one that was forked after
-    JAX had started, and `fit` raises a RuntimeError there.
+    If you use several processes, start them with "spawn" or joblib's default: JAX does not work in a process forked
+    after JAX has started, and `fit` raises a RuntimeError there.
 
     After `fit`, one value for each row of X: `sample_weight_` in [0, 1]; `label_quality_`, the probability that the
     label is right; `is_issue_`; `suggested_label_`; `trusted_`. And `noise_rate_` (estimate, low, high: the 95 %
     interval of the share of wrong labels among rows not trusted), `review_order_` (rows of X that are not trusted, with
     those first whose labels would teach most if you decided them), `classes_`, `group_names_`, `history_` of the outer
-    solver, `estimator_`, the final classifier, and `result_`, all that was found, with X_val's rows after X's.
+    solver, `estimator_`, the final classifier, and `result_`, all findings, with X_val's rows after X's.
 
-    Where `y` has several votes a row, what is said of labels is about those that the votes alone make most likely, and
-    there are also: `consensus_label_`, the most likely class by votes and features, and `consensus_quality_`, its
-    probability; `vote_quality_`, rows by annotators, the probability that a vote is right (NaN where there is none);
-    `annotator_noise_`, by the name of the annotator, `votes` (how many), `rate` of wrong votes (estimate, low, high:
-    the 95 % interval) and `confusion` (`classes_` by votes); `next_vote_order_`, the rows in the order in which another
-    vote would help most, and `next_vote_gain_`, by how much it would raise the probability that the consensus is right.
+    If `y` has several votes for each row, the attributes about labels refer to those that the votes alone make most
+    likely, and there are also: `consensus_label_`, the most likely class by votes and features, and
+    `consensus_quality_`, its probability; `vote_quality_`, rows by annotators, the probability that a vote is right
+    (NaN where there is none); `annotator_noise_`, by the name of the annotator, `votes` (how many), `rate` of wrong
+    votes (estimate, low, high: the 95 % interval) and `confusion` (`classes_` by votes); `next_vote_order_`, the rows
+    in the order in which another vote would help most, and `next_vote_gain_`, by how much it would raise the
+    probability that the consensus is right.
 
     >>> from sklearn.datasets import load_iris
     >>> X, y = load_iris(return_X_y=True, as_frame=True)
@@ -99,7 +100,7 @@ class LabelCleaner(ClassifierMixin, BaseEstimator):
     True
     """
 
-    # No other estimator knows what these are: in metadata routing it asks for them without being told to.
+    # No other estimator has these: metadata routing requests them without further settings.
     __metadata_request__fit = dict.fromkeys(("X_val", "y_val", "trusted", "given", "groups", "pred_probs"), True)
 
     def __init__(
@@ -124,21 +125,21 @@ class LabelCleaner(ClassifierMixin, BaseEstimator):
     ) -> "LabelCleaner":
         """Clean the labels `y` of `X`, then fit the final classifier.
 
-        - `y`: a label for each row; or votes in two or more columns, rows by annotators, NaN or None where there is no
-          vote. Columns may also be votes of anyone: those that do not differ are read alike.
-        - `X`: a data frame (numbers, categories, dates, missing values) or an array of numbers, also of images. Of a
-          Dask data frame one partition at a time is in memory; the final classifier is then fitted to the rows that
-          are learned from, 45,000 at most.
+        - `y`: a label for each row; or votes in two or more columns, rows by annotators, NaN or None for no vote.
+          A column may also mix the votes of several people: columns that do not differ are treated as one.
+        - `X`: a data frame (numbers, categories, dates, missing values) or an array of numbers, also of images. A
+          Dask data frame is processed one partition at a time; the final classifier is then fitted to a sample of at
+          most 45,000 rows.
         - `sample_weight`: how much each row counts, whatever its label.
-        - `trusted`: which labels are known to be right: truth values, or places of rows. In cross-validation give
-          truth values: scikit-learn slices what is as long as X, and nothing else. Of several votes a row, the class
-          with the most is trusted.
-        - `given`: where trusted rows were looked at because of their labels (as suspects are), the labels as they came,
-          for all rows; what was decided stands in `y`. Such rows do not stand for the others, and this corrects for it.
-        - `X_val, y_val`: trusted rows beside X.
+        - `trusted`: which labels are known to be right: a mask, or row indices. In cross-validation use a mask:
+          scikit-learn slices only arrays that are as long as X. With several votes for a row, the class with the most
+          votes is trusted.
+        - `given`: if trusted rows were chosen because of their labels (as suspects are), the original labels of all
+          rows; the decided labels are in `y`. Such rows are not representative, and this corrects for it.
+        - `X_val, y_val`: further trusted rows, not in X.
         - `groups`: the annotator or source of each row; each gets a noise rate of its own.
-        - `pred_probs`: out-of-fold probabilities of a model of one's own, for the rows of X and the classes in order;
-          they are calibrated and blended with what the cleaner finds itself.
+        - `pred_probs`: out-of-fold probabilities of your own model, for the rows of X and the classes in sorted order;
+          they are calibrated and blended with the cleaner's own.
         """
         self._check_parameters(weighted=sample_weight is not None)
         if is_dask(X):

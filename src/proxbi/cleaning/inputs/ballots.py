@@ -48,7 +48,7 @@ def read_ballots(y: Any, words: Words) -> Ballots:
     if len({isinstance(value, str) for value in given}) > 1:
         raise ValueError(f"{words.labels} mixes kinds of labels: text and numbers.")
     if bad := [value for value in given if isinstance(value, float) and not np.isfinite(value)]:
-        raise ValueError(f"{words.labels} has the vote {bad[0]}, which is no class.")
+        raise ValueError(f"{words.labels} has the vote {bad[0]}, which is not a class.")
     classes, indices = np.unique(np.array(given), return_inverse=True)
     table = np.full(values.shape, NONE)
     table[voted] = indices

@@ -148,7 +148,7 @@ class Encoder:
         self._plans = [plans[i] for i in range(len(columns))]
         self.uses = _uses(table, columns, self._plans)
         if self.width == 0:
-            raise ValueError("All features are constant: there is nothing to tell the rows apart by.")
+            raise ValueError("All features are constant: they do not distinguish any rows.")
         return self
 
     def naming(self, where: Where) -> "Encoder":
@@ -214,7 +214,7 @@ class Encoder:
         reason = f" (it is taken as text because of {strange[0]!r})" if few else ""
         self.warnings.append(
             f"Column {name!r} has {len(values):,} different values{reason}; only the {told_apart} most frequent are "
-            "told apart."
+            "kept apart."
         )
 
 
@@ -247,7 +247,7 @@ def _use(column: Column, plan: _Number | _Category) -> Use:
     if isinstance(plan, _Number):
         return Use(column.name, "number", "some are missing" if plan.flagged else "")
     others = "; the others are lumped together" if plan.other else ""
-    return Use(column.name, "category", f"{len(plan.levels):,} values are told apart{others}")
+    return Use(column.name, "category", f"{len(plan.levels):,} values are kept apart{others}")
 
 
 def _differs_beyond_digits(column: Column) -> bool:

@@ -138,20 +138,20 @@ def sentences(
         few, none = int(np.sum(trusted < FEW)), int(np.sum(trusted == 0))
         without = f" ({none} of them none)" if none else ""
         yield (
-            f"{few} of {classes} classes have fewer than {FEW} trusted rows{without}: what is said of these "
-            "classes is less sure."
+            f"{few} of {classes} classes have fewer than {FEW} trusted rows{without}: findings about these "
+            "classes are less certain."
         )
     failed = [one.status for one in tuned if one.status.failed]
     if failed:
-        yield f"The settings could not be solved for, and are those the solver started with. {failed[0].value}"
+        yield f"The solver for the settings failed; its starting values are used. {failed[0].value}"
     emptied = int(np.sum(figures.by_class.flagged > MOST * figures.by_class.rows))
     if emptied:
         yield (
-            f"More than {MOST:.0%} of the labels of {emptied} of {classes} classes are flagged: look at some of them "
-            "before any are dropped."
+            f"More than {MOST:.0%} of the labels of {emptied} of {classes} classes are flagged: check some of them "
+            "before you drop any."
         )
     if not informed:
         yield "Too few rows, or none of the features, tell what a label should be: all labels are kept as they are."
     best = min(verdict.scores, key=lambda row: row["loss"])["name"]
     if informed and wanted and verdict.chosen != best:
-        yield f"Weights {verdict.chosen!r} were asked for; weights {best!r} do better on held-out rows."
+        yield f"Weights {verdict.chosen!r} were requested; weights {best!r} do better on held-out rows."

@@ -84,7 +84,7 @@ def write_report(
     - `frame`: columns to show beside the suspects (the first 8), and to say which values speak against a label.
     - `features`: rows as numbers, to say which are alike; `uses`: what became of each column.
     - `steps`: what to do now. `title`: the head of the page; `run`: for its foot.
-    - `show_rows`: False leaves out all that is about single rows, for pages that leave the house.
+    - `show_rows`: False leaves out all that is about single rows, for pages that are shared outside.
 
     At most 500 suspects and the 100 rows that would teach most are shown; fewer if the page would grow beyond 4 MB.
     The same arguments give the same bytes.
