@@ -77,8 +77,9 @@ class LabelCleaner(ClassifierMixin, BaseEstimator):
     After `fit`, one value for each row of X: `sample_weight_` in [0, 1]; `label_quality_`, the probability that the
     label is right; `is_issue_`; `suggested_label_`; `trusted_`. And `noise_rate_` (estimate, low, high: the 95 %
     interval of the share of wrong labels among rows not trusted), `review_order_` (rows of X that are not trusted, with
-    those first whose labels would teach most if you decided them), `classes_`, `group_names_`, `history_` of the outer
-    solver, `estimator_`, the final classifier, and `result_`, all that was found, with X_val's rows after X's.
+    those first whose labels would teach most if you decided them: fit again with `given`), `classes_`, `group_names_`,
+    `history_` of the outer solver, `estimator_`, the final classifier, and `result_`, all that was found, with X_val's
+    rows after X's.
 
     Where `y` has several votes a row, what is said of labels is about those that the votes alone make most likely, and
     there are also: `consensus_label_`, the most likely class by votes and features, and `consensus_quality_`, its
@@ -135,6 +136,7 @@ class LabelCleaner(ClassifierMixin, BaseEstimator):
           with the most is trusted.
         - `given`: where trusted rows were looked at because of their labels (as suspects are), the labels as they came,
           for all rows; what was decided stands in `y`. Such rows do not stand for the others, and this corrects for it.
+          Of several votes a row it has the shape of `y`, whose columns all have the class decided on.
         - `X_val, y_val`: trusted rows beside X.
         - `groups`: the annotator or source of each row; each gets a noise rate of its own.
         - `pred_probs`: out-of-fold probabilities of a model of one's own, for the rows of X and the classes in order;
