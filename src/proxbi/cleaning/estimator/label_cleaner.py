@@ -77,8 +77,9 @@ class LabelCleaner(ClassifierMixin, BaseEstimator):
     After `fit`, one value for each row of X: `sample_weight_` in [0, 1]; `label_quality_`, the probability that the
     label is right; `is_issue_`; `suggested_label_`; `trusted_`. And `noise_rate_` (estimate, low, high: the 95 %
     interval of the share of wrong labels among rows not trusted), `review_order_` (rows of X that are not trusted, with
-    those first whose labels would teach most if you decided them), `classes_`, `group_names_`, `history_` of the outer
-    solver, `estimator_`, the final classifier, and `result_`, all findings, with X_val's rows after X's.
+    those first whose labels would teach most if you decided them: fit again with `given`), `classes_`, `group_names_`,
+    `history_` of the outer solver, `estimator_`, the final classifier, and `result_`, all findings, with X_val's rows
+    after X's.
 
     If `y` has several votes for each row, the attributes about labels refer to those that the votes alone make most
     likely, and there are also: `consensus_label_`, the most likely class by votes and features, and
@@ -135,7 +136,8 @@ class LabelCleaner(ClassifierMixin, BaseEstimator):
           scikit-learn slices only arrays that are as long as X. With several votes for a row, the class with the most
           votes is trusted.
         - `given`: if trusted rows were chosen because of their labels (as suspects are), the original labels of all
-          rows; the decided labels are in `y`. Such rows are not representative, and this corrects for it.
+          rows; the decided labels are in `y`. Such rows are not representative, and this corrects for it. With several
+          votes for a row it has the shape of `y`, and all columns of a decided row hold the class decided on.
         - `X_val, y_val`: further trusted rows, not in X.
         - `groups`: the annotator or source of each row; each gets a noise rate of its own.
         - `pred_probs`: out-of-fold probabilities of your own model, for the rows of X and the classes in sorted order;
