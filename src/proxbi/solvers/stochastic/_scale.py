@@ -65,7 +65,7 @@ if TYPE_CHECKING:
 DEFAULT_BATCH = 64  # rows, where none are given; fewer keep a core no busier
 BATCHES = 8  # that curvatures are learned from
 _POWERS, _MORE_POWERS = 8, 3  # iterations from a random direction, and from the one found last
-_TURNS = 4.0  # windows of 2 to 8 / r did alike on six quadratics, of 1 / r not
+_TURNS = 4.0  # tried on quadratics: 4 and 8 did alike, 2 failed once, 1 often
 _EPOCH_PART = 0.25  # of an epoch, the shortest window; without it b follows the noise of SAGA
 _PROBE = 0.1  # l, relative to the length of x, or of a vector of ones
 _CALM = 0.5  # b C / r of the first b: a quarter of what is stable
