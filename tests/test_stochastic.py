@@ -131,7 +131,7 @@ def test_the_step_of_x_grows_by_the_cosine_of_two_ways(angle: float, size: float
     last = jnp.array([1.0, 0.0])
     way = size * jnp.array([np.cos(angle), np.sin(angle)])
     one, window = jnp.array(1.0), jnp.int32(7)
-    before = Scale(one, one, one, jnp.array(ceiling), one, window, Way(jnp.int32(3), jnp.zeros(2), last), None)
+    before = Scale(one, one, one, jnp.array(ceiling), one, one, window, Way(jnp.int32(3), jnp.zeros(2), last), None)
     after = ADJUSTED(before, way, last, jnp.int32(10))
     np.testing.assert_allclose(after.outer, min(2 ** np.cos(angle), ceiling), rtol=1e-9)
     np.testing.assert_array_equal(after.path.last, way)
@@ -141,7 +141,7 @@ def test_the_step_of_x_grows_by_the_cosine_of_two_ways(angle: float, size: float
 def test_a_step_of_x_that_waits_begins_with_a_tenth_of_its_length() -> None:
     """Along the sum of the directions of its first window."""
     zero, window, x = jnp.array(0.0), jnp.int32(2), jnp.array([30.0, 40.0])
-    waiting = Scale(zero, zero, zero, jnp.array(jnp.inf), zero, window, Way(jnp.int32(0), x, jnp.zeros(2)), None)
+    waiting = Scale(zero, zero, zero, jnp.array(jnp.inf), zero, zero, window, Way(jnp.int32(0), x, jnp.zeros(2)), None)
     for number, direction in enumerate(([1.0, 0.0], [0.0, 2.0]), start=1):
         waiting = ADJUSTED(waiting, x, jnp.array(direction), jnp.int32(number))
     np.testing.assert_allclose(waiting.outer, 5 / np.sqrt(5))

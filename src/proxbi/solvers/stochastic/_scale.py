@@ -32,9 +32,12 @@ noise is all, S and S' are independent or, as x is pulled back, opposed: b shrin
 hypergradient descent on log b (Almeida et al. 1998; Baydin et al. 2018), with windows in the place of steps.
 
 A window must outlast the lag: `_TURNS` / r steps. And it must average the noise, which tables remember for an epoch: a
-quarter of one, or all of it where x has an entry for each row, as each moves once in an epoch. The first b would move x
-by l in a window, at the slope on a few batches, where y and v are solved for roughly; units enter only here, in l, and
-a start that is 10 times too short costs three windows.
+quarter of one, or all of it where x has an entry for each row, as each moves once in an epoch. (So nothing there is
+faster than a window, and D needs no bound of its own.)
+
+The first b is the longer of two that do no harm: the one that moves x by l in a window, and b = r / (2 C), with C the
+change of the hypergradient on a few batches along itself. The curvature of Phi on n of N rows with entries of their own
+is N / n times that on all rows, and b is multiplied by N / n.
 
 **Networks.** Where an optimizer moves y there is no y* to solve for on a few batches, and v says nothing before y is
 trained a little. So x waits for a window, and the first b is the one that would have moved it by l along the directions
@@ -62,9 +65,10 @@ if TYPE_CHECKING:
 DEFAULT_BATCH = 64  # rows, where none are given; fewer keep a core no busier
 BATCHES = 8  # that curvatures are learned from
 _POWERS, _MORE_POWERS = 8, 3  # iterations from a random direction, and from the one found last
-_TURNS = 4.0  # windows of 2 to 8 / r did alike on six quadratics, of 1 / r not
+_TURNS = 4.0  # tried on quadratics: 4 and 8 did alike, 2 failed once, 1 often
 _EPOCH_PART = 0.25  # of an epoch, the shortest window; without it b follows the noise of SAGA
 _PROBE = 0.1  # l, relative to the length of x, or of a vector of ones
+_CALM = 0.5  # b C / r of the first b: a quarter of what is stable
 _SOLVE = 0.1  # accuracy of y and v for the first b, which is adjusted anyway
 _MOST = 200  # gradients, and products
 _SLOWEST = 1e-4  # r, for windows that end
@@ -97,6 +101,8 @@ class Scale(NamedTuple):
     """The longest stable step size of x, `caution` / D; infinite where the step size was given."""
     radius: Scalar
     """The longest step of x; infinite likewise."""
+    follow: Scalar
+    """r, the rate at which y and v follow x."""
     window: Int[Array, ""]
     """Steps after which that of x is adjusted."""
     path: Path | None
@@ -149,7 +155,7 @@ def learned(solver: "OnBatches", problem: Problem, x: PyTree, y: PyTree) -> tupl
     given = [getattr(solver, name, None) for name in ("lower_step_size", "step_size")]
     infinite = jnp.asarray(jnp.inf, dtype)
     lower, outer = (infinite if size is None else jnp.asarray(size, dtype) for size in given)
-    scale = Scale(lower, lower, outer, infinite, infinite, jnp.int32(0), None, None)
+    scale = Scale(lower, lower, outer, infinite, infinite, jnp.ones((), dtype), jnp.int32(0), None, None)
     if None not in given:
         return scale, counts
     sample, v = sampled(solver, problem), _tree.zeros_like(y)
@@ -160,12 +166,34 @@ def learned(solver: "OnBatches", problem: Problem, x: PyTree, y: PyTree) -> tupl
     if solver.lower_is_rough:
         scale, cost = looked_at(solver, problem, scale, x, y, v, powers=_POWERS)
         return scale._replace(outer=jnp.zeros((), dtype)), cost
-    found = AID(AcceleratedGradient(_SOLVE, _MOST), CG(_MOST, _SOLVE))(sample, x, y, v)
-    scale, cost = looked_at(solver, problem, scale, x, found.y, found.aux, powers=_POWERS)
-    slope = _tree.norm(found.grad) * scale.window.astype(dtype)
-    first = ratio(radius_at(x), slope, otherwise=1.0)
-    scale = scale._replace(outer=jnp.minimum(first, scale.ceiling).astype(dtype))
-    return scale, jax.tree.map(jnp.int32, sample.with_rows(found.counts)) + cost
+    found, curvature, cost = _probed(sample, x, y)
+    scale, more = looked_at(solver, problem, scale, x, found.y, found.aux, powers=_POWERS)
+    size = _tree.norm(found.grad) * scale.window.astype(dtype)
+    within_reach = ratio(radius_at(x), size, otherwise=1.0)
+    stable = _CALM * scale.follow * ratio(jnp.ones_like(curvature), curvature) * _spread(sample, x)
+    first = jnp.minimum(jnp.maximum(within_reach, stable), scale.ceiling)
+    return scale._replace(outer=first.astype(dtype)), cost + more
+
+
+def _probed(sample: Problem, x: PyTree, y: PyTree) -> tuple[Any, Scalar, Counts]:
+    """The hypergradient at x, and its change per length over the way l along itself."""
+    hypergradient, length = AID(AcceleratedGradient(_SOLVE, _MOST), CG(_MOST, _SOLVE)), radius_at(x)
+
+    # A loop, as a hypergradient takes long to compile: at x first, then at x + l d / |d|.
+    def probe(at: tuple[PyTree, PyTree, PyTree], _: None) -> tuple[Any, Any]:
+        d, y, v = at
+        there = hypergradient(sample, _tree.axpy(ratio(length, _tree.norm(d)), d, x), y, v)
+        return (there.grad, there.y, there.aux), there
+
+    both = jax.lax.scan(probe, (_tree.zeros_like(x), y, _tree.zeros_like(y)), None, length=2)[1]
+    first, second = (jax.tree.map(lambda leaf, k=k: leaf[k], both) for k in range(2))
+    curvature = _tree.norm(_tree.subtract(second.grad, first.grad)) / length
+    return first, curvature, jax.tree.map(jnp.int32, sample.with_rows(first.counts + second.counts))
+
+
+def _spread(sample: Problem, x: PyTree) -> float:
+    """N / n where x has an entry for each lower row: in the mean over n of N rows each weighs N / n times as much."""
+    return sample.lower_data.of / len(sample.lower_data) if entry_for_each_row(sample, x) else 1.0
 
 
 def looked_at(
@@ -181,12 +209,14 @@ def looked_at(
         lower = ratio(caution, found.lower.astype(dtype) + damping, otherwise=1.0)
     if scale.path is not None:
         ceiling = ratio(caution, found.outer.astype(dtype), otherwise=float("inf"))
+        ceiling = jnp.full_like(ceiling, jnp.inf) if entry_for_each_row(sample, x) else ceiling
         energy = ratio(_tree.dot(v, sample.hvp(x, y)(v)), _tree.dot(v, v), otherwise=float("inf"))
         follow = jnp.clip(lower * energy.astype(dtype), _SLOWEST, 1)
         counts = counts + sample.with_rows(Counts(hvp=1))
         outer = jnp.minimum(outer * jnp.minimum(lower / scale.lower, 1), ceiling)
         scale = scale._replace(
             ceiling=ceiling,
+            follow=follow.astype(dtype),
             radius=(jnp.sqrt(follow) * radius_at(x)).astype(dtype),
             window=jnp.ceil(jnp.maximum(_TURNS / follow, _least_window(solver, sample, x))).astype(jnp.int32),
         )
