@@ -142,7 +142,7 @@ BAD: dict[str, tuple[dict[str, Any], str]] = {
     "resume from a file that is not there": ({"resume": "/nowhere/step-1.safetensors"}, "resume"),
     "resume from another shape": (
         {"resume": lambda: minimize(objectives(), np.ones(3), np.ones(3), SOLVER, steps=1)},
-        "resume: its state does not fit",
+        "resume: its state does not match",
     ),
 }
 

@@ -36,6 +36,7 @@ if TYPE_CHECKING:
     import optax
 
 BLOCK = 4096  # rows that are looked at together where all are: a few MB of scores and activations
+_BATCH = 64  # rows, where none are given; fewer keep a core no busier
 _ROUGH, _FINE = 0.1, 1e-3  # accuracies of the two hypergradients that a certificate compares
 _LEVEL_SEEDS: dict[Level, int] = {"upper": 0, "lower": 0x5BD1E995}  # so that both levels have orders of their own
 
@@ -94,11 +95,6 @@ class OnBatches(Solver):
         return 1.0
 
     @property
-    def lower_is_rough(self) -> bool:
-        """Whether the lower level is no convex one, to be solved on a few batches."""
-        return False
-
-    @property
     def reads_all_rows(self) -> bool:
         """Whether steps need rows beyond their batch, so that rows must be on the device."""
         return False
@@ -112,7 +108,14 @@ class OnBatches(Solver):
         count = len(getattr(data, level))
         if self.batch is not None and self.batch > count:
             raise ValueError(f"batch is {self.batch} rows, but {level} has only {count}.")
-        return Sampling(self.batch or min(_scale.DEFAULT_BATCH, count), count, self.sampling)
+        return Sampling(self.batch or min(_BATCH, count), count, self.sampling)
+
+    def rows_of_step(self, problem: Problem) -> int:
+        """Derivatives of rows that a step takes, about: those of one `pieces` on a batch."""
+        if not isinstance(problem.data, Rows):
+            return 1
+        upper, lower = (self.rows_of(problem.data, level).batch for level in LEVELS)
+        return upper + 3 * lower
 
     def index(self, data: Rows, level: Level, draws: Draws) -> Int[Array, " batch"]:
         """The rows of the present batch."""
@@ -202,7 +205,7 @@ class SingleLoop(Linear):
     """Subclasses estimate the five means: `remembered` makes what they remember, `estimate` the means."""
 
     step_size: _check.Number = eqx.field(converter=_check.optional_float, default=None)
-    """b; None: learned at the start, and adjusted."""
+    """b; None: learned at the start."""
     lower_step_size: _check.Number = eqx.field(converter=_check.optional_float, default=None)
     """a; None: learned at the start."""
     damping: _check.Number = eqx.field(converter=_check.as_float, default=0.0, kw_only=True)
@@ -212,7 +215,7 @@ class SingleLoop(Linear):
     optimizer: "optax.GradientTransformation | None" = eqx.field(static=True, default=None, kw_only=True)
     """Of optax, for y; None: plain steps of `lower_step_size`."""
     relearn: bool = eqx.field(static=True, default=True, kw_only=True)
-    """Whether curvatures that bound step sizes are looked at again as x moves. Under `vmap` every step would do that:
+    """Whether step sizes that are not given are learned again as x moves. Under `vmap` every step would do that:
     `minimize_many` and `sweep` switch it off."""
 
     def __check_init__(self) -> None:
@@ -220,10 +223,6 @@ class SingleLoop(Linear):
             if getattr(self, name) is not None:
                 _check.positive(name, getattr(self, name))
         _check.non_negative("damping", self.damping)
-
-    @property
-    def lower_is_rough(self) -> bool:
-        return self.optimizer is not None
 
     def under_vmap(self) -> "SingleLoop":
         return replace(self, relearn=False)  # a `cond` would take both branches, in each step
@@ -243,8 +242,11 @@ class SingleLoop(Linear):
 
     def init(self, problem: Problem, x: PyTree, y: PyTree) -> LoopState:
         require_smooth(problem, type(self).__name__, "the default solver")
-        v = _tree.zeros_like(y)
-        scale, counts = _scale.learned(self, problem, x, y)
+        v, counts = _tree.zeros_like(y), jax.tree.map(jnp.int32, Counts())
+        if self._learns_as_it_goes(problem):
+            scale = _scale.unknown(x)
+        else:
+            scale, counts = _scale.learned(self, problem, x, y)
         optimizer = None if self.optimizer is None else self.optimizer.init(y)
         memory, zero = self.remembered(problem, x, y, v), _tree.zeros_like(x)
         return LoopState(x, y, v, zero, zero, memory, optimizer, scale, Draws.first(), Owed(counts))
@@ -264,11 +266,10 @@ class SingleLoop(Linear):
             x=x,
             y=y,
             v=_tree.axpy(-rates.adjoint, adjoint, state.v),
-            subgradient=_tree.scale(ratio(jnp.ones_like(rates.outer), rates.outer), _tree.subtract(forward, x)),
+            subgradient=_tree.scale(1 / rates.outer, _tree.subtract(forward, x)),
             average=direction,
             memory=memory,
             optimizer=optimizer,
-            scale=state.scale.adjusted(x, direction, state.draws.number + 1),
             draws=state.draws.next(),
             owed=state.owed.paid(),
         )
@@ -309,23 +310,29 @@ class SingleLoop(Linear):
         keep = jnp.where(state.draws.number == 0, 0.0, self.momentum)
         return _tree.axpy(keep, _tree.subtract(state.average, direction), direction)
 
-    def _looks_again(self, problem: Problem) -> bool:
-        """Whether there are rows to learn from in any step."""
+    def _learns_as_it_goes(self, problem: Problem) -> bool:
+        """Whether there is something to learn, and rows to learn it from in any step."""
         on_device = isinstance(problem.data, Rows) and all(
             isinstance(getattr(problem.data, level), ArrayRows) for level in LEVELS
         )
-        return self.relearn and on_device
+        return self.relearn and on_device and (self.step_size is None or self.lower_step_size is None)
 
     def _scaled(self, problem: Problem, state: LoopState) -> tuple[LoopState, Counts]:
-        """With bounds on step sizes looked at again where x has gone far, and what that cost."""
-        none, scale = jax.tree.map(jnp.int32, Counts()), state.scale
-        if scale.looked is None or not self._looks_again(problem):
+        """With step sizes learned again where it is time to, and what that cost."""
+        none = jax.tree.map(jnp.int32, Counts())
+        if not self._learns_as_it_goes(problem):
             return state, none
-        gone = _tree.norm(_tree.subtract(state.x, scale.looked.place)) > _scale.radius_at(state.x)
-        scale, cost = jax.lax.cond(
-            gone,
-            lambda: _scale.looked_at(self, problem, scale, state.x, state.y, state.v),
-            lambda: (scale, none),
+        number, point, scale = state.draws.number, (state.x, state.y, state.v), state.scale
+        gone = _tree.norm(_tree.subtract(state.x, scale.place)) > _scale.radius_at(state.x)
+        kept = self.lower_step_size is not None  # given steps are not shortened
+        due = jnp.where(number >= scale.until, 2, jnp.where(gone & ~jnp.asarray(kept), 1, 0))
+        scale, cost = jax.lax.switch(
+            due,
+            [
+                lambda: (scale, none),
+                lambda: _scale.shortened(self, problem, scale, state.x, state.y),
+                lambda: _scale.learned(self, problem, *point, number),
+            ],
         )
         return state._replace(scale=scale), cost
 

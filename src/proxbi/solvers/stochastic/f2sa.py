@@ -106,7 +106,6 @@ class ProxF2SA(Linear):
             y=_tree.axpy(-a, found.lower, state.y),
             tilted=_tree.axpy(-a, found.tilted, state.tilted),
             subgradient=_tree.scale(1 / b, _tree.subtract(forward, x)),
-            scale=state.scale.adjusted(x, found.outer, state.draws.number + 1),
             draws=state.draws.next(),
             owed=state.owed.paid(),
         )
