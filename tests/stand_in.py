@@ -88,7 +88,6 @@ def _row(name, index, wrong):
     return {name: index, "rows": len(wrong), **_rate(wrong)}
 
 
-METHODS = ["stand-in", pytest.param("real", marks=pytest.mark.slow)]
 RARELY_REAL = ["stand-in", pytest.param("real", marks=[pytest.mark.slow, pytest.mark.hours])]
 """Outside CI, which compiles the real one for the doctest of the estimator and for the README's example already."""
 

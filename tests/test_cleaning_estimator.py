@@ -143,6 +143,7 @@ def test_a_frame_comes_back_with_its_index(data):
 
 
 @pytest.mark.slow
+@pytest.mark.hours  # CI has no minutes left for it
 @pytest.mark.filterwarnings("ignore:Weights 'free' were requested")
 def test_one_parameter_for_each_row_may_be_asked_for():
     data = Data()

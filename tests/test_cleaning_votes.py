@@ -14,7 +14,7 @@ from scipy.stats import beta
 from sklearn.base import clone
 from sklearn.datasets import load_digits
 from sklearn.exceptions import DataConversionWarning
-from tests.stand_in import METHODS, using
+from tests.stand_in import RARELY_REAL, using
 from tests.test_cli_clean import clean
 
 from proxbi.cleaning import CleaningWarning, LabelCleaner
@@ -269,7 +269,7 @@ class Data:
         return self.Y.mode(axis=1)[0].to_numpy()
 
 
-@pytest.fixture(scope="module", params=METHODS)
+@pytest.fixture(scope="module", params=RARELY_REAL)
 def data(request):
     with using(request.param):
         found = Data()

@@ -21,7 +21,7 @@ import pandas as pd
 import pytest
 from sklearn.datasets import load_digits
 from tests import stand_in
-from tests.stand_in import METHODS, using
+from tests.stand_in import RARELY_REAL, using
 from tests.test_demo import PROXBI, proxbi
 
 from proxbi import cli
@@ -49,7 +49,7 @@ def clean(*arguments, cwd):
     return Ran(ended.value.code or 0, out.getvalue(), err.getvalue())
 
 
-@pytest.fixture(scope="module", params=METHODS)
+@pytest.fixture(scope="module", params=RARELY_REAL)
 def method(request):
     with using(request.param):
         yield request.param

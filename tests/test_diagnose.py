@@ -39,7 +39,7 @@ def page(problem: Problem, x: Any = X, y: Any = Y) -> str:
     "made",
     [
         pytest.param(ridge_hyperparameters(100.0), id="ridge"),
-        pytest.param(smooth_nonquadratic(1000.0), id="smooth", marks=pytest.mark.slow),
+        pytest.param(smooth_nonquadratic(1000.0), id="smooth", marks=[pytest.mark.slow, pytest.mark.hours]),
     ],
 )
 def test_a_good_problem_has_no_fault(made: Any) -> None:

@@ -301,6 +301,8 @@ class Conditioned(Problem):
         return lambda r: inverse @ r
 
 
+@pytest.mark.slow
+@pytest.mark.hours  # CI has no minutes left for it
 def test_a_problem_may_bring_its_own_preconditioner() -> None:
     """With the best there is, every correction is one step of CG, whatever kappa is."""
     made = analytic.ridge_hyperparameters(1e4)
@@ -345,6 +347,8 @@ def flat_upper(x: jax.Array, y: jax.Array) -> jax.Array:
     return jnp.sum((y - 1) ** 2) / 2 + jnp.sum((x - 1) ** 2) / 2
 
 
+@pytest.mark.slow
+@pytest.mark.hours  # CI has no minutes left for it
 def test_a_flat_lower_level_is_refused_and_damping_opts_in() -> None:
     x0, y0 = jnp.zeros(4), jnp.zeros(6)
     assert minimize(Problem(flat_upper, flat_lower), x0, y0, throw=False).status.failed

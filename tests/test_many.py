@@ -52,7 +52,7 @@ def starts(made: Any) -> tuple[np.ndarray, np.ndarray]:
 @pytest.mark.parametrize(
     "made",
     [
-        pytest.param(ridge_hyperparameters(100.0), id="Box"),
+        pytest.param(ridge_hyperparameters(100.0), id="Box", marks=[pytest.mark.slow, pytest.mark.hours]),
         pytest.param(spectral_quadratic(10.0), id="L1", marks=[pytest.mark.slow, pytest.mark.hours]),
     ],
 )

@@ -114,6 +114,8 @@ def test_a_regularizer_with_arrays_may_be_traced() -> None:
     np.testing.assert_array_equal(jax.jit(lambda x: value_and_hypergradient(boxed, x, Y)[0])(X), first[0])
 
 
+@pytest.mark.slow
+@pytest.mark.hours  # CI has no minutes left for it
 def test_a_broken_one_under_vmap_leaves_the_others_alone() -> None:
     problem = Problem(squares, lambda x, y: jnp.sum(x * y**2 - 2 * y))  # convex for x > 0 only
     xs = np.array([[1.0, 2.0], [-1.0, 1.0], [0.5, 1.0]])
