@@ -524,6 +524,7 @@ def test_wrong_commands_are_refused_by_name(folder, arguments, message):
 
 
 @pytest.mark.slow
+@pytest.mark.hours  # CI has no minutes left for it
 def test_features_are_believed_as_far_as_votes_bear_them_out():
     """With features that say nothing the consensus is that of the votes; with good ones it is better."""
     data = Data()

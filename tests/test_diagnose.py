@@ -247,6 +247,8 @@ def test_an_infeasible_start_is_named() -> None:
     assert "regularizer.prox(x0, 1.0)" in text
 
 
+@pytest.mark.slow
+@pytest.mark.hours  # CI has no minutes left for it
 def test_float32_is_advised_against_where_it_will_not_do() -> None:
     curvatures = np.geomspace(1e-6, 1, 4).astype(np.float32)
     problem = Problem(lambda x, y, c: jnp.sum((y - 2) ** 2), lambda x, y, c: jnp.sum(c * (y - x) ** 2), data=curvatures)

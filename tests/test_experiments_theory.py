@@ -71,6 +71,8 @@ def test_convergence_is_superlinear_only_with_an_exact_lower_solve(beyond):
     assert min(row["gap"] for row in series if row["lower solve"] == "y* plugged in") == 0
 
 
+@pytest.mark.slow
+@pytest.mark.hours  # CI has no minutes left for it
 def test_work_grows_with_kappa_as_it_should():
     rows = complexity.complexity((2.0, 6.0, 20.0, 60.0, 200.0), lambda: None)
     found = {(row["quantity"], row["lower loop"]): row for row in complexity.exponents(rows)}

@@ -49,6 +49,8 @@ def collected(matrix: np.ndarray, pairs: int, seed: int = 1) -> _lbfgs.Pairs:
     return memory
 
 
+@pytest.mark.slow
+@pytest.mark.hours  # CI has no minutes left for it
 def test_the_newest_pair_is_satisfied_by_the_inverse_and_by_the_model() -> None:
     matrix = spd(12, 100.0)
     memory = collected(matrix, 5)
@@ -268,6 +270,8 @@ def model_objective(h: Any, x: np.ndarray, d: np.ndarray, matrix: np.ndarray, u:
     return float(d @ (u - x) + 0.5 * (u - x) @ matrix @ (u - x) + h.value(jnp.asarray(u)))
 
 
+@pytest.mark.slow
+@pytest.mark.hours  # CI has no minutes left for it
 @pytest.mark.parametrize("h", [Zero(), L1(0.3), Box(-0.5, 0.5), Simplex(), GroupL2(0.5, [0, 0, 0, 1, 1, 1])], ids=repr)
 def test_the_model_is_minimised_by_its_prox_alone(h: Any) -> None:
     """Against plain prox-gradient steps on the same model, many of them."""
@@ -318,6 +322,8 @@ def test_a_problem_may_bring_its_own_preconditioner() -> None:
     assert answers[1].counts.hvp < answers[0].counts.hvp
 
 
+@pytest.mark.slow
+@pytest.mark.hours  # CI has no minutes left for it
 def test_a_lower_solve_that_asks_for_more_than_single_precision_has_ends() -> None:
     """A kernel matrix with kappa = 6e3: below some thousand roundings of y, steps only move it about."""
     points = np.linspace(0, 1, 40)

@@ -84,6 +84,8 @@ def test_fixed_steps_and_tolerances_too() -> None:
             np.testing.assert_allclose(one.stationarity, other.stationarity, rtol=1e-6)
 
 
+@pytest.mark.slow
+@pytest.mark.hours  # CI has no minutes left for it
 def test_the_best_of_several_minima() -> None:
     found = minimize_many(PROBLEM, STARTS, 0 * STARTS)
     assert found.statuses == [Status.CONVERGED] * 3

@@ -95,6 +95,8 @@ def test_jit_is_eager() -> None:
     jax.tree.map(lambda a, b: np.testing.assert_allclose(a, b, rtol=1e-9, atol=1e-9), eager, jitted)
 
 
+@pytest.mark.slow
+@pytest.mark.hours  # CI has no minutes left for it
 def test_vmap_is_a_loop() -> None:
     case = smooth_nonquadratic(10.0)
     xs = case.x0 + np.random.default_rng(0).normal(size=(3, len(case.x0)))

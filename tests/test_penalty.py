@@ -206,6 +206,8 @@ def test_the_error_of_d_is_what_it_says(case: Analytic) -> None:
     assert np.mean(estimate <= 0.5 * stationarity) >= 0.8
 
 
+@pytest.mark.slow
+@pytest.mark.hours  # CI has no minutes left for it
 def test_the_bias_falls_with_the_square_of_lam() -> None:
     case = PROBLEMS["D"]()
     errors, reported = [], []
@@ -239,6 +241,8 @@ def evaluated(problem: Problem, x: Any, y: Any, lam: Any, accuracy: Any) -> Eval
     return found
 
 
+@pytest.mark.slow
+@pytest.mark.hours  # CI has no minutes left for it
 def test_a_lam_that_is_too_small_ends_at_a_biased_point_and_does_not_call_it_stationary() -> None:
     """The negative control: lam = 1 fixed. |s + d| goes to zero there, but what is reported does not."""
     case = PROBLEMS["D"]()
@@ -330,6 +334,8 @@ def test_float32_reaches_what_it_can_and_says_so(case: Analytic) -> None:
     assert error < 3e-3 * result.history[0]["stationarity"]
 
 
+@pytest.mark.slow
+@pytest.mark.hours  # CI has no minutes left for it
 def test_double_precision_that_asks_too_much_ends_as_well() -> None:
     case = PROBLEMS["E"]()
     result = solved(case, rtol=1e-30, steps=500)
@@ -340,6 +346,8 @@ def test_double_precision_that_asks_too_much_ends_as_well() -> None:
 # --- what it is made of -----------------------------------------------------------------------------------------------
 
 
+@pytest.mark.slow
+@pytest.mark.hours  # CI has no minutes left for it
 def test_memory_one_still_converges_and_more_is_faster() -> None:
     case = PROBLEMS["A, kappa 10"]()
     steps = [solved(case, PenaltyProxBiO(memory=memory), steps=2000).state.step for memory in (1, 20)]
@@ -371,6 +379,8 @@ def test_a_lower_level_whose_minimiser_does_not_move() -> None:
     np.testing.assert_allclose(result.x, 3.0, rtol=1e-6)
 
 
+@pytest.mark.slow
+@pytest.mark.hours  # CI has no minutes left for it
 def test_vmap_over_penalties() -> None:
     case = follow(0.1)
     last = jax.vmap(lambda lam: run(case.problem, PenaltyProxBiO(lam), case.x0, case.y0, steps=15)[0].x)

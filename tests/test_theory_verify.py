@@ -115,6 +115,7 @@ def test_verify_says_that_hyper_cleaning_has_unbounded_level_sets():
 
 
 @pytest.mark.slow
+@pytest.mark.hours  # CI has no minutes left for it
 def test_verify_takes_pytrees_boxes_and_single_precision():
     problem = Problem(
         lambda x, y: jnp.sum((y["a"] - 1) ** 2) + jnp.sum(y["b"] ** 2),

@@ -306,6 +306,8 @@ def smooth_upper(x: Any, y: Any, data: Any) -> Any:
     return jnp.mean((y - data["clean"]) ** 2) / 2
 
 
+@pytest.mark.slow
+@pytest.mark.hours  # CI has no minutes left for it
 def test_a_large_y_keeps_few_vectors_and_converges() -> None:
     """80 pairs of vectors were touched in every step of CG: 12 ms a call where a product takes 0.4."""
     size = 20_480
