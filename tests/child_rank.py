@@ -8,13 +8,13 @@ from typing import Any
 
 import jax
 
+import proxbi
+from proxbi import Checkpoint, Record
 from proxbi.distributed import initialize
 
-LAUNCH = initialize()  # before the solvers of `child_mesh` are made, which are JAX arrays
+LAUNCH = initialize()
 
-import proxbi  # noqa: E402  # these come after `initialize`
-from child_mesh import FIXED, linear, starts  # noqa: E402  # likewise
-from proxbi import Checkpoint, Record  # noqa: E402  # likewise
+from child_mesh import FIXED, linear, starts  # noqa: E402  # makes JAX arrays: these must come after `initialize`
 
 ENDLESS = 10**8
 

@@ -277,7 +277,7 @@ BAD: dict[str, tuple[Any, type[Exception], str]] = {
     "a batch too large": (lambda: run({"t": TARGETS}, ProxSOBA(batch=51)), ValueError, "batch is 51 rows, but .* 50"),
     "batch": (lambda: ProxSOBA(batch=0), ValueError, "batch must be an integer > 0"),
     # Wrong on purpose, as the types say:
-    "sampling": (lambda: ProxSOBA(sampling="other"), ValueError, "sampling must be"),  # type: ignore[arg-type]
+    "sampling": (lambda: ProxSOBA(sampling="other"), ValueError, "sampling must be"),  # type: ignore[arg-type]  # which is tested
     "sampling of SABA": (lambda: ProxSABA(sampling="replacement"), ValueError, "sampling must be"),
     "average": (lambda: ProxSOBA(average=1.0), ValueError, r"average must be in \[0, 1\)"),
     "host rows for SABA": (
@@ -290,7 +290,7 @@ BAD: dict[str, tuple[Any, type[Exception], str]] = {
     "polish": (lambda: run({"t": TARGETS}, AdaptiveProxBiO(), polish=True), ValueError, "polish is for solvers"),
     "a solver that compares": (lambda: Minibatch(AdaptiveProxBiO()), TypeError, "solver must not be AdaptiveProxBiO"),
     # Likewise:
-    "no solver": (lambda: Minibatch(3), TypeError, "solver must be a solver of fixed work"),  # type: ignore[arg-type]
+    "no solver": (lambda: Minibatch(3), TypeError, "solver must be a solver of fixed work"),  # type: ignore[arg-type]  # which is tested
     "a batch solver inside": (lambda: Minibatch(Minibatch(INNER)), TypeError, "solver must be a solver of fixed work"),
 }
 

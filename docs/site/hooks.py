@@ -17,9 +17,9 @@ from mkdocs.structure.files import File, Files
 HERE = Path(__file__).parent
 sys.path.insert(0, str(HERE))  # also for docstrings.py, which mkdocstrings loads by its path
 
-import gallery  # noqa: E402  # these three are found by the path above
-import sample_report  # noqa: E402  # likewise
-from names import linked  # noqa: E402  # likewise
+import gallery  # noqa: E402  # is beside this file: only the path set above finds it
+import sample_report  # noqa: E402  # is beside this file: only the path set above finds it
+from names import linked  # noqa: E402  # is beside this file: only the path set above finds it
 
 ROOT = HERE.parents[1]
 AS_THEY_ARE = {"changelog.md": "CHANGELOG.md", "contributing.md": "CONTRIBUTING.md"}

@@ -9,8 +9,8 @@ from jaxtyping import Int
 
 from proxbi.cleaning.inputs.prepare import Inputs, Names
 from proxbi.cleaning.large.block import Judging
-from proxbi.cleaning.method.clean import Learned, check_weights, flagged, learn, one_thread
-from proxbi.cleaning.method.scoring import Found, reviewed
+from proxbi.cleaning.method.clean import Learned, check_weights, flagged, learn, of_rows, one_thread
+from proxbi.cleaning.method.scoring import Found
 from proxbi.cleaning.method.summary import Figures, Tally
 from proxbi.cleaning.method.table import Table, checked
 from proxbi.cleaning.result import Cleaned, Overview, RowCounts
@@ -71,18 +71,8 @@ def of_sample(taught: Taught, found: Overview) -> Cleaned:
     """The rows that were learned from, with what is said of the whole table: for the report."""
     judged, table = taught.learned.judged, taught.learned.sample
     known = Found(judged.weight, judged.quality, judged.other)
-    issue = flagged(known, table.trusted)
-    return Cleaned(
-        weight=known.weight,
-        quality=known.quality,
-        issue=issue,
-        suggested=np.where(issue, known.other, table.labels),
-        trusted=table.trusted,
-        review=reviewed(table.trusted, judged.review),
-        decided=table.decided,
-        whole=found.counts,
-        **found.of_the_whole(),
-    )
+    rows = of_rows(known, flagged(known, table.trusted), table, judged.review)
+    return Cleaned(**rows, whole=found.counts, **found.of_the_whole())
 
 
 def _of_trusted(table: Table, labels: Int[np.ndarray, " trusted"]) -> Figures:

@@ -174,6 +174,21 @@ def flagged(found: Found, trusted: Bool[np.ndarray, " rows"]) -> Bool[np.ndarray
     return ~trusted & (found.quality < 0.5)
 
 
+def of_rows(
+    found: Found, issue: Bool[np.ndarray, " rows"], table: Table, review: Int[np.ndarray, " doubtful"]
+) -> dict[str, Any]:
+    """What `Cleaned` has of each row."""
+    return {
+        "weight": found.weight,
+        "quality": found.quality,
+        "issue": issue,
+        "suggested": np.where(issue, found.other, table.labels),
+        "trusted": table.trusted,
+        "review": reviewed(table.trusted, review),
+        "decided": table.decided,
+    }
+
+
 def _cleaned(table: Table, places: Int[np.ndarray, " learned"], learned: Learned, grouped: bool) -> Cleaned:
     """All rows of the table, by what those at `places` teach."""
     judged, consensus = learned.judged, learned.consensus
@@ -185,12 +200,6 @@ def _cleaned(table: Table, places: Int[np.ndarray, " learned"], learned: Learned
         table = table._replace(labels=np.where(table.voted, table.labels, consensus.label))
     figures = Figures.of(table, found.quality, issue)
     return Cleaned(
-        weight=found.weight,
-        quality=found.quality,
-        issue=issue,
-        suggested=np.where(issue, found.other, table.labels),
-        trusted=table.trusted,
-        review=reviewed(table.trusted, places[judged.review]),
-        decided=table.decided,
+        **of_rows(found, issue, table, places[judged.review]),
         **learned.findings(figures, table.take(places[judged.some]), grouped=grouped).of_the_whole(),
     )
