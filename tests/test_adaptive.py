@@ -1,5 +1,6 @@
 """The default solver: nothing to set, any units, any precision, and a status that names the cause where it fails."""
 
+from dataclasses import replace
 from typing import Any
 
 import jax
@@ -22,6 +23,7 @@ from proxbi import (
     analytic,
     minimize,
 )
+from proxbi._cause import named
 from suite import SUITE, random_start, scaled
 
 
@@ -131,6 +133,26 @@ def test_a_start_that_is_an_answer() -> None:
     assert again.status is Status.CONVERGED
     assert again.objective <= first.objective * (1 + 1e-12)
     assert again.counts.total < first.counts.total
+
+
+def test_a_far_y0_at_an_answer_is_no_flat_start() -> None:
+    """f fell from y0 to y*(x0) while x stood still, and that was taken for a jump between plateaus."""
+    problem = Problem(lambda x, y: jnp.sum((y - 2) ** 2) + 0.1 * x**2, lambda x, y: jnp.sum((y - jnp.sin(x)) ** 2))
+    first = minimize(problem, x0=jnp.array(0.5), y0=jnp.array(0.0))
+    again = minimize(problem, x0=first.x, y0=jnp.array(-1e4))
+    assert first.status is again.status is Status.CONVERGED
+
+
+def test_a_slope_of_nothing_is_no_kink() -> None:
+    """A run from an answer that meets rounding was said to have a lower level that is not smooth."""
+    problem, solver = bowl(1.0), AdaptiveProxBiO()
+    result = minimize(problem, x0=jnp.array(0.5), y0=jnp.array(0.0))
+    row = {"stationarity": 2e-12, "objective": result.objective}
+    for status in (Status.NONSMOOTH, Status.PRECISION):
+        ended = replace(result, status=status, stationarity=1e-12, history=[row])
+        assert named(problem, solver, ended).status is Status.PRECISION
+    steep = replace(result, status=Status.NONSMOOTH, stationarity=1.0, history=[row])
+    assert named(problem, solver, steep).status is Status.NONSMOOTH
 
 
 FAILURES = {

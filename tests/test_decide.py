@@ -247,7 +247,8 @@ def watched(state: Watch, decision: Decision, gap: float, length: float) -> Watc
 
 def watch(gap: float = 1.0) -> Watch:
     one = jnp.asarray(1.0)
-    return Watch(radius=one, best_gap=jnp.asarray(gap), steepest=jnp.asarray(gap), longest=one, idle=jnp.int32(0))
+    seen = jnp.asarray(gap)
+    return Watch(radius=one, start=one, best_gap=seen, steepest=seen, longest=one, idle=jnp.int32(0))
 
 
 @EXAMPLES

@@ -9,6 +9,7 @@ finite at the start.
 from dataclasses import replace
 from typing import Any, NamedTuple
 
+import jax
 import jax.numpy as jnp
 import numpy as np
 from jax.flatten_util import ravel_pytree
@@ -47,6 +48,8 @@ def named(problem: Problem, solver: Solver, result: Result) -> Result:
         return replace(result, notes=(*result.notes, _not_finite(problem, result.x, result.y)))
     if result.status is Status.CONVERGED and _jumped(result):
         return replace(result, status=Status.FLAT_START)
+    if result.status in (Status.NONSMOOTH, Status.PRECISION) and _spent(result):
+        return replace(result, status=Status.PRECISION)
     if isinstance(solver, OnBatches) or not _unclear(result):
         return result
     return replace(result, status=_cause(_damped(problem, solver), result.x, result.y, result.status))
@@ -59,15 +62,25 @@ def _unclear(result: Result) -> bool:
     return result.status in (Status.NEGATIVE_CURVATURE, Status.LOWER_UNSOLVED, Status.NONSMOOTH)
 
 
+def _spent(result: Result) -> bool:
+    """Whether the slope, over a way as long as x, is less than half of the digits of the objective: a kink or a lower
+    level that is at fault shows at larger slopes. So end runs that started at an answer.
+    """
+    eps = float(jnp.finfo(jnp.result_type(*jax.tree.leaves(result.x))).eps)
+    return float(result.stationarity * _tree.norm(result.x)) <= eps**0.5 * abs(result.objective)
+
+
 def _jumped(result: Result) -> bool:
-    """Whether the objective fell by far more than the slopes of all points taken add up to over the way: from one
-    plateau to another, over all that lies between.
+    """Whether the objective fell by far more than the slopes of all accepted points add up to over the distance from
+    x0: from one plateau to another, over all that lies between. Shorter than the first radius it is no jump: there the
+    fall is that of f from y0 to the minimiser of the lower level.
     """
     state = result.state.state
     if not isinstance(state, AdaptiveState) or not result.history:
         return False
-    way = float(_tree.norm(_tree.subtract(result.x, state.x0)))
-    return result.history[0]["objective"] - result.objective > _UNEXPLAINED * float(state.watch.steepest) * way
+    distance = float(_tree.norm(_tree.subtract(result.x, state.x0)))
+    fall = result.history[0]["objective"] - result.objective
+    return distance > float(state.watch.radius) and fall > _UNEXPLAINED * float(state.watch.steepest) * distance
 
 
 def _damped(problem: Problem, solver: Solver) -> Problem:

@@ -128,6 +128,8 @@ class Watch(NamedTuple):
 
     radius: Scalar
     """The first one."""
+    start: Scalar
+    """Phi + h at x0."""
     best_gap: Scalar
     steepest: Scalar
     """The largest gap of a point that was taken."""

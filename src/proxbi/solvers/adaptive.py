@@ -17,9 +17,12 @@ that was taken since one was refused, and half of a step that was refused.
 
 **Convergence.** rtol refers to the larger of two ratios that have no units and do not change with constants added to f
 or with how steep f is at x0: |d + s| against |B (x - x0)|, the gradient that the present curvature builds up over the
-way from x0; and the decrease that the model still promises against <x - x0, B (x - x0)> / 2, the same for values. From
-an x0 that is nearly an answer there is no way to go by. There |d + s| against a hundredth of |f_x| + |g_xy v| + |s|,
-the terms that cancel in it, is enough.
+way from x0; and the decrease that the model still promises against <x - x0, B (x - x0)> / 2, the same for values. B may
+be far too large along entries that have hardly moved, and stiff entries build up a gradient that hides all others. So
+the second is at most what the objective fell by, and the first at most a hundred times its part along x - x0: over a
+distance like that from x0, what is left of the slope gains less than 1e-4 of what was gained (rtol = 1e-6). From an x0
+that is nearly an answer there is no way to go by. There |d + s| against a hundredth of |f_x| + |g_xy v| + |s|, the
+terms that cancel in it, is enough.
 """
 
 from typing import Any, NamedTuple
@@ -39,7 +42,7 @@ from proxbi.hypergradient._controlled import ratio
 from proxbi.linear import LinearInfo, LinearStatus
 from proxbi.problem import Counts, Problem
 from proxbi.solvers._base import Fault, Info, Solver
-from proxbi.solvers._decide import BOTTOMLESS, UNBOUNDED, Move, Steering, Watch, decide
+from proxbi.solvers._decide import BOTTOMLESS, ROUNDING, UNBOUNDED, Move, Steering, Watch, decide
 from proxbi.solvers._proximal_newton import Target, propose
 
 _ACCURACY = 0.1  # the error of d, relative to |d + s|: ten times more accuracy changes no step by much
@@ -53,6 +56,7 @@ _KINK = 0.75  # power of the rounding unit: a refused step so short, relative to
 _CANCELS = 20  # units of rounding that may be left of terms that cancel, and of their error
 _STEEP = 0.1  # of the steepest slope: above it, the slope has not fallen
 _OF_TERMS = 0.01  # of terms that cancel: what is left must be so much smaller than rtol of them
+_ALONG = 1e2  # by how much |B (x - x0)| may exceed its part along x - x0: what stiff entries build up hides the others
 _MEMORY, _LEAST_MEMORY = 100, 20  # pairs: as many as x has entries, and between these
 
 
@@ -145,7 +149,7 @@ class AdaptiveProxBiO(Solver):
             trial=Target(x, none, jnp.int32(0)),
             pairs=_lbfgs.empty(flat, min(self.memory, max(_LEAST_MEMORY, flat.size))),
             steering=Steering(zero, zero + 1, zero + 1, no, no),
-            watch=Watch(zero, zero + jnp.inf, zero, zero, jnp.int32(0)),
+            watch=Watch(zero, zero, zero + jnp.inf, zero, zero, jnp.int32(0)),
             x0=x,
             started=no,
             moved=no,
@@ -164,7 +168,7 @@ class AdaptiveProxBiO(Solver):
             _tree.norm(_tree.axpy(1, state.trial.subgradient, found.grad)),
             found._replace(error=steering.trust * found.error),
         )
-        after, length, taken = _after(state, new)
+        after, taken = _after(state, new)
         after, proxes = _proposed(problem, state, after)
         stationarity = after.at.gap + after.at.found.error + after.at.found.bias
         info = Info(
@@ -173,7 +177,7 @@ class AdaptiveProxBiO(Solver):
             lower_residual=after.at.found.lower_residual,
             linear=_linear(after.at.found),
             counts=found.counts + Counts(prox=proxes),
-            fault=_fault(state, after, new, length, taken),
+            fault=_fault(state, after, new, taken),
         )
         return after, info
 
@@ -195,8 +199,8 @@ class AdaptiveProxBiO(Solver):
         return found._replace(relative=relative, counts=found.counts + info.counts)
 
 
-def _after(state: AdaptiveState, new: Point) -> tuple[AdaptiveState, Scalar, Bool[Array, ""]]:
-    """The state after a look at the trial point, the length of the move, and whether it was taken."""
+def _after(state: AdaptiveState, new: Point) -> tuple[AdaptiveState, Bool[Array, ""]]:
+    """The state after the evaluation of the trial point, and whether that was accepted."""
     old, stays = state.at, ~state.started | state.steering.refine
     dx, dd = _tree.subtract(new.x, old.x), _tree.subtract(new.found.grad, old.found.grad)
     move, length = _move(old, new, dx), _tree.norm(dx)
@@ -212,18 +216,15 @@ def _after(state: AdaptiveState, new: Point) -> tuple[AdaptiveState, Scalar, Boo
     refined = steering.refined | state.steering.refine
     carry = _tree.where(decision.mild, new.found.carry, old.found.carry)
     kept = old._replace(found=old.found._replace(carry=carry))
-    return (
-        state._replace(
-            at=_tree.where(taken, new, kept),
-            pairs=pairs,
-            steering=steering._replace(refine=steering.refine & ~stays, refined=refined),
-            watch=_tree.where(stays, state.watch, state.watch.after(decision, new.gap, length)),
-            started=jnp.asarray(True),
-            moved=state.moved | (taken & ~stays),
-        ),
-        length,
-        taken,
+    after = state._replace(
+        at=_tree.where(taken, new, kept),
+        pairs=pairs,
+        steering=steering._replace(refine=steering.refine & ~stays, refined=refined),
+        watch=_tree.where(stays, state.watch, state.watch.after(decision, new.gap, length)),
+        started=jnp.asarray(True),
+        moved=state.moved | (taken & ~stays),
     )
+    return after, taken
 
 
 def _move(old: Point, new: Point, dx: PyTree) -> Move:
@@ -256,7 +257,7 @@ def _proposed(problem: Problem, before: AdaptiveState, state: AdaptiveState) -> 
     at = _tree.where(first, at._replace(subgradient=ahead.subgradient), at)
     at = at._replace(gap=_tree.norm(_tree.axpy(1, at.subgradient, at.found.grad)))
     seen = jnp.maximum(state.watch.steepest, at.gap)
-    watch = Watch(radius, at.gap, seen, radius, state.watch.idle)
+    watch = Watch(radius, at.found.value + at.penalty, at.gap, seen, radius, state.watch.idle)
     state = state._replace(
         at=at,
         trial=_tree.where(state.steering.refine, again, ahead),
@@ -275,8 +276,14 @@ def _measured(state: AdaptiveState, model: Model, ahead: Target) -> AdaptiveStat
     promised = jnp.abs(_tree.dot(residual, _tree.subtract(ahead.x, at.x)))
     # Trials that were refused may have met far larger curvature than there is on the way: no more is built up than the
     # steepest point on it shows.
+    length = jnp.linalg.norm(way)
     yardstick = jnp.minimum(jnp.linalg.norm(built), state.watch.steepest)
-    energy = jnp.minimum(way @ built, jnp.linalg.norm(way) * yardstick)
+    # Nor is more gained than the objective fell: B may be far too large along entries that have hardly moved.
+    level = at.found.value + at.penalty
+    rounding = ROUNDING * float(jnp.finfo(level.dtype).eps) * (jnp.abs(at.found.value) + jnp.abs(at.penalty))
+    fall = jnp.maximum(state.watch.start - level, 0) + rounding
+    energy = jnp.minimum(jnp.minimum(way @ built, length * yardstick), 2 * fall)
+    yardstick = jnp.minimum(yardstick, ratio(_ALONG * energy, length, jnp.inf))
     return state._replace(yardstick=yardstick, promise=ratio(promised, energy, jnp.inf))
 
 
@@ -300,15 +307,13 @@ def _first_radius(at: Point, slope: Scalar) -> Scalar:
     return jnp.where(length > 0, _FIRST_STEP * length, jnp.where(guess > 0, guess, 1))
 
 
-def _fault(
-    before: AdaptiveState, after: AdaptiveState, new: Point, length: Scalar, taken: Bool[Array, ""]
-) -> Int[Array, ""]:
+def _fault(before: AdaptiveState, after: AdaptiveState, new: Point, taken: Bool[Array, ""]) -> Int[Array, ""]:
     """Why the run cannot go on, if it cannot."""
     outcome, moves = new.found.outcome, before.started & ~before.steering.refine
     found, watch = after.at.found, after.watch
     eps = float(jnp.finfo(found.value.dtype).eps)
     still = (found.terms == 0) & (_tree.norm(_tree.subtract(after.trial.x, after.at.x)) == 0)
-    stuck = moves & (length <= eps**_KINK * watch.longest) & ~taken
+    stuck = moves & _short(before.at.x, new.x, eps**_KINK * watch.longest, eps**_KINK) & ~taken
     # A step may be that short because there is nothing left to gain: then it meets rounding, not a kink.
     rounded = (outcome > Outcome.OK) | (after.at.gap <= eps**0.5 * jnp.maximum(watch.steepest, _terms(after.at)))
     kink = jnp.minimum(new.found.margin, found.margin) <= eps**0.5
@@ -328,6 +333,14 @@ def _fault(
         Fault.NONSMOOTH: stuck,
     }
     return jnp.select(list(ends.values()), list(ends), Fault.NONE).astype(jnp.int32)
+
+
+def _short(x: PyTree, new: PyTree, length: Scalar, part: float) -> Bool[Array, ""]:
+    """Whether a step is shorter than `length`, and no entry of x moves by more than this part of its own size: where
+    entries differ much in size, the right step may be short beside the large ones.
+    """
+    moves, sizes = jnp.abs(ravel_pytree(_tree.subtract(new, x))[0]), jnp.abs(ravel_pytree(x)[0])
+    return jnp.all(moves <= jnp.where(sizes > 0, jnp.minimum(part * sizes, length), length))
 
 
 def _linear(found: Evaluation) -> LinearInfo:
