@@ -72,8 +72,8 @@ def _spent(result: Result) -> bool:
 
 def _jumped(result: Result) -> bool:
     """Whether the objective fell by far more than the slopes of all accepted points add up to over the distance from
-    x0: from one plateau to another, over all that lies between. Shorter than the first radius it is no jump: there the
-    fall is that of f from y0 to the minimiser of the lower level.
+    x0: from one plateau to another, over all that lies between. Within the first radius of x0 there is no jump: a run
+    that starts at an answer ends there, and the fall is rounding.
     """
     state = result.state.state
     if not isinstance(state, AdaptiveState) or not result.history:
