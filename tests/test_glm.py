@@ -236,7 +236,7 @@ def test_blocks_are_padded_only_where_they_must_be() -> None:
     assert _block(2_000_000) == _MOST_BLOCK
     assert _block(30_011) == _MOST_BLOCK  # a prime
     assert _block(7) == 7
-    assert design(jnp.ones((30_011, 1)), layout="blocks").matrix.shape == (2 * _MOST_BLOCK, 1)
+    assert design(jnp.ones((30_011, 1)), layout="blocks").matrix.shape == (8 * _MOST_BLOCK, 1)
 
 
 def test_outputs_are_filled_up_to_whole_vectors() -> None:
