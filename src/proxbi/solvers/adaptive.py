@@ -313,13 +313,13 @@ def _fault(before: AdaptiveState, after: AdaptiveState, new: Point, taken: Bool[
     found, watch = after.at.found, after.watch
     eps = float(jnp.finfo(found.value.dtype).eps)
     still = (found.terms == 0) & (_tree.norm(_tree.subtract(after.trial.x, after.at.x)) == 0)
-    stuck = moves & _short(before.at.x, new.x, eps**_KINK * watch.longest, eps**_KINK) & ~taken
+    short = _short(before, new.x, eps**_KINK * watch.longest, eps**_KINK)
+    idle, stuck = moves & (watch.idle >= _MOST_IDLE), moves & short & ~taken
     # A step may be that short because there is nothing left to gain: then it meets rounding, not a kink.
     rounded = (outcome > Outcome.OK) | (after.at.gap <= eps**0.5 * jnp.maximum(watch.steepest, _terms(after.at)))
     kink = jnp.minimum(new.found.margin, found.margin) <= eps**0.5
     far = _tree.norm(_tree.subtract(after.at.x, after.x0)) > UNBOUNDED * watch.radius
     far = far | (found.value < -(float(jnp.finfo(found.value.dtype).max) ** BOTTOMLESS))
-    idle = moves & (watch.idle >= _MOST_IDLE)
     ends = {
         Fault.INFEASIBLE_START: ~before.started & ~jnp.isfinite(new.penalty),
         Fault.NONFINITE_START: ~before.started & (outcome == Outcome.NONFINITE),
@@ -329,18 +329,20 @@ def _fault(before: AdaptiveState, after: AdaptiveState, new: Point, taken: Bool[
         # Nothing that has not even become negative is known to have no bound.
         Fault.UNBOUNDED: moves & far & (found.value + after.at.penalty < 0) & (after.at.gap > _STEEP * watch.steepest),
         Fault.ACTIVE_SET: (idle | stuck) & kink & ~rounded,
-        Fault.PRECISION: idle | (stuck & rounded),
-        Fault.NONSMOOTH: stuck,
+        Fault.PRECISION: (idle | stuck) & (rounded | ~short),
+        Fault.NONSMOOTH: idle | stuck,
     }
     return jnp.select(list(ends.values()), list(ends), Fault.NONE).astype(jnp.int32)
 
 
-def _short(x: PyTree, new: PyTree, length: Scalar, part: float) -> Bool[Array, ""]:
+def _short(before: AdaptiveState, new: PyTree, length: Scalar, part: float) -> Bool[Array, ""]:
     """Whether a step is shorter than `length`, and no entry of x moves by more than this part of its own size: where
-    entries differ much in size, the right step may be short beside the large ones.
+    entries differ much in size, the right step may be short beside the large ones. The size of an entry that goes to
+    zero is how far it has come from x0.
     """
-    moves, sizes = jnp.abs(ravel_pytree(_tree.subtract(new, x))[0]), jnp.abs(ravel_pytree(x)[0])
-    return jnp.all(moves <= jnp.where(sizes > 0, jnp.minimum(part * sizes, length), length))
+    x, x0, moved = (ravel_pytree(tree)[0] for tree in (before.at.x, before.x0, _tree.subtract(new, before.at.x)))
+    sizes = jnp.maximum(jnp.abs(x), jnp.abs(x - x0))
+    return jnp.all(jnp.abs(moved) <= jnp.where(sizes > 0, jnp.minimum(part * sizes, length), length))
 
 
 def _linear(found: Evaluation) -> LinearInfo:
