@@ -63,11 +63,13 @@ def _unclear(result: Result) -> bool:
 
 
 def _spent(result: Result) -> bool:
-    """Whether the slope, over a way as long as x, is less than half of the digits of the objective: a kink or a lower
-    level that is at fault shows at larger slopes. So end runs that started at an answer.
+    """Whether the slope, over a distance as long as x or as the way from x0, is less than half of the digits of the
+    objective: a kink or a lower level that is at fault shows at larger slopes. So end runs that started at an answer.
     """
     eps = float(jnp.finfo(jnp.result_type(*jax.tree.leaves(result.x))).eps)
-    return float(result.stationarity * _tree.norm(result.x)) <= eps**0.5 * abs(result.objective)
+    state = result.state.state
+    come = _tree.norm(_tree.subtract(result.x, state.x0)) if isinstance(state, AdaptiveState) else 0.0
+    return float(result.stationarity * jnp.maximum(_tree.norm(result.x), come)) <= eps**0.5 * abs(result.objective)
 
 
 def _jumped(result: Result) -> bool:
