@@ -173,8 +173,10 @@ DECISIONS = [decision_of("taken", "seen"), decision_of("taken"), decision_of("do
 lengths = st.floats(-6, 6).map(lambda power: 10.0**power)
 
 
-def steering(radius: float = 1.0, relax: float = 1.0, trust: float = 1.0, refined: bool = False) -> Steering:
-    numbers = (jnp.asarray(a) for a in (radius, relax, trust))
+def steering(
+    radius: float = 1.0, relax: float = 1.0, trust: float = 1.0, refined: bool = False, reach: float = math.inf
+) -> Steering:
+    numbers = (jnp.asarray(a) for a in (radius, reach, relax, trust))
     return Steering(*numbers, jnp.asarray(False), jnp.asarray(refined))
 
 
@@ -234,6 +236,19 @@ def test_refusals_in_a_row_end_at_a_radius_of_nothing_and_never_below() -> None:
     for _ in range(60):
         state = after(state, DECISIONS[3], float(state.radius), False)
     assert 0 < float(state.radius) < 1e-10
+
+
+def test_a_refused_jump_is_not_proposed_again_until_some_steps_were_taken() -> None:
+    """A nonconvex h jumped to the same far point after every few steps, and the radius never knew."""
+    taken, refused = DECISIONS[0], DECISIONS[3]
+    within = after(steering(1.0), refused, 0.5, False)
+    assert math.isinf(float(within.reach))
+    state = after(steering(1.0), refused, 8.0, False)
+    assert float(state.reach) == SHRINK * 8.0
+    tries = 0
+    while float(state.reach) < 8.0:
+        state, tries = after(state, taken, 1e-3, True), tries + 1
+    assert tries == 4
 
 
 # --- watching ---------------------------------------------------------------------------------------------------------

@@ -9,9 +9,12 @@ import pytest
 from numpy.testing import assert_allclose
 
 from proxbi import (
+    L0,
     L1,
+    MCP,
     AdaptiveProxBiO,
     Box,
+    CappedL1,
     Evaluation,
     GroupL2,
     Implicit,
@@ -289,6 +292,22 @@ def test_the_model_is_minimised_by_its_prox_alone(h: Any) -> None:
     # the subgradient belongs to h at the new point: its prox puts it back there
     moved = h.prox(target.x + 0.1 * target.subgradient, 0.1)
     np.testing.assert_allclose(moved, target.x, atol=1e-9)
+
+
+@pytest.mark.parametrize("h", [L0(0.3), MCP(0.5, 3.0), CappedL1(0.5, 1.0)], ids=repr)
+def test_entries_that_a_nonconvex_h_would_move_far_are_held(h: Any) -> None:
+    """The others go where they would go without them."""
+    b = _lbfgs.model(collected(0.02 * jnp.eye(4), 1))
+    x, d = jnp.array([2.0, 2.5, 9.0, 9.0]), jnp.array([0.0, 0.0, 1e-3, -1e-3])
+    curved = jnp.asarray(True)
+    free, held = propose(h, x, d, b, curved), propose(h, x, d, b, curved, 1.0)
+    np.testing.assert_array_equal(free.x[:2], 0)
+    assert float(jnp.linalg.norm(held.x - x)) <= 1.0
+    np.testing.assert_allclose(held.x[2:], free.x[2:], rtol=1e-6)
+    assert held.proxes > free.proxes
+    # the subgradient belongs to h at the new point, held or not
+    back = h.prox(held.x + 1e-3 * held.subgradient, 1e-3)
+    np.testing.assert_allclose(back, held.x, atol=1e-9)
 
 
 def test_a_lower_problem_without_second_derivatives_is_negative_curvature() -> None:

@@ -31,7 +31,7 @@ SAFETY = 10  # by which the estimated errors of values may be too small
 AT_ODDS = 0.5  # values and slopes that differ by more than this part of the change contradict one another
 GROWTH = 10  # of the radius, in units of a step that was taken
 SHRINK = 0.5  # of it, in units of one that was refused: its pair has already taught the model most of what was wrong
-JUMP = 0.01  # by which the radius falls at most where a refused step has left it
+FARTHER = 1.2  # times, with each step taken, may h jump again: a refused jump is tried again after four of them
 RELAXED = 0.3  # of B where curvature was not positive: forgets a curvature that is gone in a few steps
 DOUBT = 10  # by which accuracy is raised where an error estimate proved too small
 MOST_DOUBT = 100  # of it: a contradiction that outlasts this has other causes
@@ -98,6 +98,8 @@ class Steering(NamedTuple):
 
     radius: Scalar
     """Steps much longer than this are not trusted: |d + s| / radius is added to B."""
+    reach: Scalar
+    """A nonconvex h may jump out of the radius: no further than this, which falls where that was refused."""
     relax: Scalar
     """The factor on B where the curvature met was not positive."""
     trust: Scalar
@@ -111,11 +113,11 @@ class Steering(NamedTuple):
         """After a move of this length, and whether a pair was learned from it."""
         taken, refine = decision.taken, decision.doubtful & ~self.refined & (self.trust < MOST_DOUBT)
         grown = jnp.maximum(self.radius, GROWTH * length)
-        # A nonconvex h may jump out of the radius: the sooner the radius is too short for that, the better.
-        jump = jnp.clip(self.radius / jnp.where(length > 0, length, 1), JUMP, 1)
-        shrunk = SHRINK * jump * jnp.minimum(self.radius, length)
+        shrunk = SHRINK * jnp.minimum(self.radius, length)
+        jumps = ~(taken | refine) & (length > self.radius)
         return Steering(
             radius=jnp.where(taken, grown, jnp.where(refine, self.radius, shrunk)),
+            reach=jnp.where(taken, FARTHER * self.reach, jnp.where(jumps, SHRINK * length, self.reach)),
             relax=jnp.where(learned, 1, jnp.where(taken, RELAXED, 1) * self.relax),
             trust=jnp.where(taken, jnp.maximum(1, FORGIVEN * self.trust), jnp.where(refine, DOUBT, 1) * self.trust),
             refine=refine,

@@ -10,6 +10,11 @@ t (d + B u) and R = x + u - prox_{t h}(z),
 No oracle of f or g is called. For a separable h, P is diagonal and costs one product (Becker, Fadili, Ochs, "On
 quasi-Newton forward-backward splitting", 2019). For any other h every product with P costs as much as a prox: there the
 equation on the left is solved by minimal residuals, as far as it matters.
+
+**Jumps.** A nonconvex h may put the minimiser of the model far away, where the model means nothing, and may do so again
+and again, as a step that is refused hardly changes B. So entries that would move further than a given `reach` are held:
+their sigma is raised until they stay near (for an h that is not separable, the sigma of all). With D the diagonal of
+what is added, t is the diagonal matrix (sigma I + D)^-1 in all formulas, and B is B + D.
 """
 
 from collections.abc import Callable
@@ -28,6 +33,7 @@ from proxbi.regularizers import Regularizer, Zero
 
 _ACCURACY, _MOST_STEPS = 0.1, 4  # of the model: it is itself only a model
 _LINEAR_ACCURACY, _MOST_PRODUCTS = 0.1, 10
+_FACTOR, _LARGEST_FACTOR = 10, 1e7  # on sigma, for entries that are held
 
 
 class Target(NamedTuple):
@@ -49,33 +55,80 @@ class _Inner(NamedTuple):
     proxes: Int[Array, ""]
 
 
-def propose(h: Regularizer, x: PyTree, grad: PyTree, b: Model, curved: Bool[Array, ""]) -> Target:
-    """The minimiser of the model, as far as a few semismooth Newton steps find it; one prox is enough where B is a
-    multiple of I, that is, not `curved`.
-    """
-    x, unravel = ravel_pytree(x)
-    d = ravel_pytree(grad)[0]
-    t = 1 / jnp.where(b.sigma > 0, b.sigma, 1)  # 0 where d vanishes and nothing is known
+class _Held(NamedTuple):
+    """Entries that are held near x, and the factor on their sigma."""
 
-    def prox(z: Array) -> Array:
+    entries: Bool[Array, " n"]
+    factor: Scalar
+
+
+Flat = Float[Array, " n"]
+
+
+def propose(
+    h: Regularizer, x: PyTree, grad: PyTree, b: Model, curved: Bool[Array, ""], reach: Scalar | float = jnp.inf
+) -> Target:
+    """The minimiser of the model, as far as a few semismooth Newton steps find it, with those entries held that a
+    nonconvex h would move further than `reach`. One prox is enough where B is a multiple of I, that is, not `curved`.
+    """
+    (at, unravel), d = ravel_pytree(x), ravel_pytree(grad)[0]
+
+    def prox(z: Flat, t: Scalar) -> Flat:
         return ravel_pytree(h.prox(unravel(z), t))[0]
 
-    def look(u: Array, best: tuple[Array, Array, Scalar] | None, steps: Array, proxes: Array) -> _Inner:
-        z = x + u - t * (d + b @ u)
-        image = prox(z)
+    def far(state: tuple[Target, _Held]) -> Bool[Array, ""]:
+        return (jnp.linalg.norm(state[0].x - at) > reach) & (state[1].factor < _LARGEST_FACTOR)
+
+    def hold(state: tuple[Target, _Held]) -> tuple[Target, _Held]:
+        found, held = state
+        # What moves no further than this, in each entry, moves no further than `reach` in all.
+        entries = jnp.abs(found.x - at) > reach / at.size**0.5 if h.separable else True
+        held = _Held(held.entries | entries, _FACTOR * held.factor)
+        new = _minimised(h, prox, at, d, b, curved, held)
+        return new._replace(proxes=found.proxes + new.proxes), held
+
+    found = _minimised(h, prox, at, d, b, curved)
+    if not h.convex:
+        none = _Held(jnp.zeros(at.shape, bool), jnp.ones((), at.dtype))
+        found = jax.lax.while_loop(far, hold, (found, none))[0]
+    return Target(unravel(found.x), unravel(found.subgradient), found.proxes)
+
+
+def _minimised(
+    h: Regularizer,
+    prox: Callable[[Flat, Scalar], Flat],
+    x: Flat,
+    d: Flat,
+    b: Model,
+    curved: Bool[Array, ""],
+    held: _Held | None = None,
+) -> Target:
+    t = 1 / jnp.where(b.sigma > 0, b.sigma, 1)  # 0 where d vanishes and nothing is known
+    steps = t if held is None else jnp.where(held.entries, t / held.factor, t)
+
+    def near(z: Flat) -> Flat:
+        return prox(z, t) if held is None else jnp.where(held.entries, prox(z, t / held.factor), prox(z, t))
+
+    def look(u: Array, best: tuple[Array, Array, Scalar] | None, number: Array, proxes: Array) -> _Inner:
+        z = x + u - steps * (d + b @ u + (1 / steps - 1 / t) * u)
+        image = near(z)
         gap = jnp.linalg.norm(x + u - image)
         found = (z, image, gap)
-        best = found if best is None else _tree.where((gap < best[2]) | (steps == 1), found, best)
-        return _Inner(u, z, image, gap, best, steps, proxes + 1)
+        best = found if best is None else _tree.where((gap < best[2]) | (number == 1), found, best)
+        return _Inner(u, z, image, gap, best, number, proxes + (1 if held is None else 2))
 
     def newton(at: _Inner) -> _Inner:
         residual = x + at.u - at.image
         if h.separable:
-            move, products = _directly(b, t, _diagonal(h, prox, at.z), residual), jnp.int32(not isinstance(h, Zero))
+            move = _directly(b, steps * _diagonal(h, near, at.z), residual)
+            products = jnp.int32(not isinstance(h, Zero))
         else:
-            p = jax.linearize(prox, at.z)[1]
+            p = jax.linearize(near, at.z)[1]
             move, products = minimal_residuals(
-                lambda e: e + t * p(b.basis @ (b.inner @ (b.basis.T @ e))), -residual, _LINEAR_ACCURACY, _MOST_PRODUCTS
+                lambda e: e + p(steps * (b.basis @ (b.inner @ (b.basis.T @ e)))),
+                -residual,
+                _LINEAR_ACCURACY,
+                _MOST_PRODUCTS,
             )
         return look(at.u + move, at.best, at.steps + 1, at.proxes + products)
 
@@ -86,16 +139,16 @@ def propose(h: Regularizer, x: PyTree, grad: PyTree, b: Model, curved: Bool[Arra
 
     last = jax.lax.while_loop(unsolved, newton, first)
     z, image, _ = last.best
-    return Target(unravel(image), unravel((z - image) / t), last.proxes)
+    return Target(image, (z - image) / steps, last.proxes)
 
 
-def _diagonal(h: Regularizer, prox: Callable[[Array], Array], z: Array) -> Float[Array, " n"]:
+def _diagonal(h: Regularizer, prox: Callable[[Flat], Flat], z: Flat) -> Flat:
     """P of a separable h."""
     return jnp.ones_like(z) if isinstance(h, Zero) else jax.jvp(prox, (z,), (jnp.ones_like(z),))[1]
 
 
-def _directly(b: Model, t: Scalar, diagonal: Float[Array, " n"], residual: Float[Array, " n"]) -> Float[Array, " n"]:
-    """The Newton step for a diagonal P."""
-    pq = diagonal[:, None] * b.basis
-    small = jnp.eye(b.basis.shape[1], dtype=residual.dtype) + t * (b.basis.T @ pq) @ b.inner
-    return -residual - t * pq @ (b.inner @ jnp.linalg.solve(small, -(b.basis.T @ residual)))
+def _directly(b: Model, tp: Flat, residual: Flat) -> Flat:
+    """The Newton step for a diagonal t P."""
+    tpq = tp[:, None] * b.basis
+    small = jnp.eye(b.basis.shape[1], dtype=residual.dtype) + (b.basis.T @ tpq) @ b.inner
+    return -residual - tpq @ (b.inner @ jnp.linalg.solve(small, -(b.basis.T @ residual)))

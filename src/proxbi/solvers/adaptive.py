@@ -148,7 +148,7 @@ class AdaptiveProxBiO(Solver):
             at=Point(x, none, zero, zero, known),
             trial=Target(x, none, jnp.int32(0)),
             pairs=_lbfgs.empty(flat, min(self.memory, max(_LEAST_MEMORY, flat.size))),
-            steering=Steering(zero, zero + 1, zero + 1, no, no),
+            steering=Steering(zero, zero + jnp.inf, zero + 1, zero + 1, no, no),
             watch=Watch(zero, zero, zero + jnp.inf, zero, zero, jnp.int32(0)),
             x0=x,
             started=no,
@@ -251,7 +251,8 @@ def _proposed(problem: Problem, before: AdaptiveState, state: AdaptiveState) -> 
     size = jnp.where(first, _tree.norm(at.found.grad), at.gap)
     radius = jnp.where(first, _first_radius(at, size), state.steering.radius)
     b = model.scaled(state.steering.relax, ratio(size, radius))
-    ahead = propose(problem.regularizer, at.x, at.found.grad, b, state.pairs.pushed > 0)
+    reach = jnp.maximum(radius, state.steering.reach)
+    ahead = propose(problem.regularizer, at.x, at.found.grad, b, state.pairs.pushed > 0, reach)
     again = Target(at.x, at.subgradient, jnp.int32(0))
     # Until a trial is taken, the subgradient is one at the first trial: |d + s| is the size of the prox-gradient step.
     at = _tree.where(first, at._replace(subgradient=ahead.subgradient), at)
