@@ -14,13 +14,13 @@ from proxbi.solvers import _decide
 from proxbi.solvers._decide import GROWTH, ROUNDING, SAFETY, SHRINK, Decision, Move, Steering, Watch, decide
 
 EPS = float(jnp.finfo(jnp.float64).eps)
-NUMBERS = [name for name in Move._fields if name != "usable"]
+NUMBERS = [name for name in Move._fields if name not in ("usable", "sure")]
 EXAMPLES = settings(max_examples=200)
 _decide_jit = jax.jit(decide)
 
 
 def on_host(move: Move) -> Any:
-    return Move(*(np.bool_(v) if name == "usable" else np.float64(v) for name, v in move._asdict().items()))
+    return Move(*(np.bool_(v) if isinstance(v, bool) else np.float64(v) for v in move))
 
 
 def judged(move: Move) -> tuple[bool, bool, bool]:
@@ -31,8 +31,8 @@ def judged(move: Move) -> tuple[bool, bool, bool]:
 
 def made(**numbers: Any) -> Move:
     """A move that is good in every respect, but for what is given."""
-    usual = dict(predicted=1.0, by_value=-0.5, by_slopes=-0.5, size=2.0, value_error=0.0, slope_error=0.0, usable=True)
-    return Move(**{**usual, **numbers})
+    usual = dict(predicted=1.0, by_value=-0.5, by_slopes=-0.5, size=2.0, value_error=0.0, slope_error=0.0)
+    return Move(**{**usual, "usable": True, "sure": False, **numbers})
 
 
 def noise(move: Move) -> float:
@@ -51,6 +51,7 @@ moves = st.builds(
     value_error=magnitudes,
     slope_error=magnitudes,
     usable=st.booleans(),
+    sure=st.booleans(),
 )
 
 
@@ -67,6 +68,7 @@ def coherent(draw: Any) -> Move:
         value_error=abs(change) * 10.0 ** draw(st.floats(-12, 3)),
         slope_error=abs(change) * 10.0 ** draw(st.floats(-6, 2)),
         usable=draw(st.booleans()),
+        sure=draw(st.booleans()),
     )
 
 
@@ -119,6 +121,15 @@ def test_the_trial_of_the_issue_is_refused(sign: float) -> None:
     assert not taken
     assert not seen
     assert doubtful  # the value may be at fault
+
+
+def test_a_fall_that_slopes_do_not_know_is_doubted_first() -> None:
+    """Kernel ridge regression with a length scale for each feature: -0.71 +- 0.05 was taken, and it was a rise."""
+    move = made(predicted=1e-3, by_value=-0.71, by_slopes=-0.15, size=0.71, value_error=0.047, slope_error=0.01)
+    assert judged(move) == (False, False, True)
+    assert judged(move._replace(sure=True)) == (True, True, False)
+    assert judged(move._replace(by_slopes=-0.6)) == (True, True, False)
+    assert judged(move._replace(value_error=1e-6)) == (True, True, False)  # a cliff: no estimate is that wrong
 
 
 @EXAMPLES

@@ -15,7 +15,8 @@ So a step that is taken lowers the objective, or changes it by no more than roun
 estimated, no accepted point is worse than x0 by more than rounding. A trial whose hypergradient is not known to within
 half of its size is not taken at all: neither V nor S means anything there. Where the errors of Phi^ are what hides the
 change, or V and S contradict one another, the point the step starts from is evaluated again, more accurately
-(`doubtful`), before the step is blamed.
+(`doubtful`), before the step is blamed. That holds for a fall as well, if it may be the work of an error estimate that
+is far too small: it is taken once x was evaluated twice, with all estimates raised (`sure`).
 """
 
 from typing import NamedTuple
@@ -28,13 +29,14 @@ from proxbi._tree import Scalar
 SUFFICIENT = 1e-4  # of the predicted decrease: Armijo's constant, the usual value
 ROUNDING = 10  # units of rounding by which a sum of many terms may be off
 SAFETY = 10  # by which the estimated errors of values may be too small
+UNDERRATED = 1e3  # by how much an error estimate may be too small at worst
 AT_ODDS = 0.5  # values and slopes that differ by more than this part of the change contradict one another
 GROWTH = 10  # of the radius, in units of a step that was taken
 SHRINK = 0.5  # of it, in units of one that was refused: its pair has already taught the model most of what was wrong
 FARTHER = 1.2  # times, with each step taken, may h jump again: a refused jump is tried again after four of them
 RELAXED = 0.3  # of B where curvature was not positive: forgets a curvature that is gone in a few steps
 DOUBT = 10  # by which accuracy is raised where an error estimate proved too small
-MOST_DOUBT = 100  # of it: a contradiction that outlasts this has other causes
+MOST_DOUBT = 100  # of it, in all
 FORGIVEN = 0.7  # of that, after each step taken: forgotten in about six steps
 PROGRESS = 0.9  # a fall of the stationarity by less than a tenth may be noise
 BOTTOMLESS = 0.5  # power of the largest number: an objective below minus that much has no bottom
@@ -55,6 +57,8 @@ class Move(NamedTuple):
     slope_error: Scalar
     usable: Bool[Array, ""]
     """Whether the evaluation at x+ is finite, solved, and right to within half of its size."""
+    sure: Bool[Array, ""]
+    """Whether x was evaluated again, more accurately."""
 
 
 class Decision(NamedTuple):
@@ -71,7 +75,7 @@ class Decision(NamedTuple):
 
 def decide(move: Move) -> Decision:
     """The rules at the top of this file."""
-    numbers = move[:-1]
+    numbers = move[:-2]
     usable = move.usable & jnp.all(jnp.isfinite(jnp.stack(numbers))) & (move.value_error >= 0) & (move.slope_error >= 0)
     rounding = ROUNDING * float(jnp.finfo(move.by_value.dtype).eps) * move.size
     noise = ROUNDING * rounding + SAFETY * move.value_error
@@ -80,11 +84,12 @@ def decide(move: Move) -> Decision:
     falls = visible & (move.by_value <= -SUFFICIENT * gain)
     sharp = SAFETY * move.value_error <= jnp.maximum(0.5 * gain, rounding)
     slides = ~visible & sharp & (move.by_slopes + move.slope_error <= 0)
-    taken = usable & (falls | slides)
     seen = visible | (move.by_slopes < -move.slope_error)
     gulf = jnp.abs(move.by_value - move.by_slopes)
     at_odds = gulf > jnp.maximum(AT_ODDS * jnp.abs(move.by_value), rounding)
     misled = at_odds & (2 * jnp.abs(move.by_slopes) < jnp.abs(move.by_value))
+    believed = move.sure | ~misled | (gulf > UNDERRATED * move.value_error)
+    taken = usable & ((falls & believed) | slides)
     return Decision(
         taken=taken,
         seen=taken & seen,
@@ -111,15 +116,15 @@ class Steering(NamedTuple):
 
     def after(self, decision: Decision, length: Scalar, learned: Bool[Array, ""]) -> "Steering":
         """After a move of this length, and whether a pair was learned from it."""
-        taken, refine = decision.taken, decision.doubtful & ~self.refined & (self.trust < MOST_DOUBT)
-        grown = jnp.maximum(self.radius, GROWTH * length)
+        taken, refine = decision.taken, decision.doubtful & ~self.refined
+        grown, doubt = jnp.maximum(self.radius, GROWTH * length), jnp.minimum(DOUBT * self.trust, MOST_DOUBT)
         shrunk = SHRINK * jnp.minimum(self.radius, length)
         jumps = ~(taken | refine) & (length > self.radius)
         return Steering(
             radius=jnp.where(taken, grown, jnp.where(refine, self.radius, shrunk)),
             reach=jnp.where(taken, FARTHER * self.reach, jnp.where(jumps, SHRINK * length, self.reach)),
             relax=jnp.where(learned, 1, jnp.where(taken, RELAXED, 1) * self.relax),
-            trust=jnp.where(taken, jnp.maximum(1, FORGIVEN * self.trust), jnp.where(refine, DOUBT, 1) * self.trust),
+            trust=jnp.where(taken, jnp.maximum(1, FORGIVEN * self.trust), jnp.where(refine, doubt, self.trust)),
             refine=refine,
             refined=~taken & self.refined,
         )

@@ -203,7 +203,7 @@ def _after(state: AdaptiveState, new: Point) -> tuple[AdaptiveState, Bool[Array,
     """The state after the evaluation of the trial point, and whether that was accepted."""
     old, stays = state.at, ~state.started | state.steering.refine
     dx, dd = _tree.subtract(new.x, old.x), _tree.subtract(new.found.grad, old.found.grad)
-    move, length = _move(old, new, dx), _tree.norm(dx)
+    move, length = _move(old, new, dx, state.steering.refined), _tree.norm(dx)
     decision = decide(move)
     change, curvature = _tree.norm(dd), _tree.dot(dx, dd)
     clear = (change > new.found.error + old.found.error) & (curvature > _LEAST_COSINE * length * change)
@@ -227,7 +227,7 @@ def _after(state: AdaptiveState, new: Point) -> tuple[AdaptiveState, Bool[Array,
     return after, taken
 
 
-def _move(old: Point, new: Point, dx: PyTree) -> Move:
+def _move(old: Point, new: Point, dx: PyTree, sure: Bool[Array, ""]) -> Move:
     there, back = _tree.dot(old.found.grad, dx), _tree.dot(new.found.grad, dx)
     penalty = new.penalty - old.penalty
     sizes = [jnp.abs(a) for a in (new.found.value, old.found.value, new.penalty, old.penalty)]
@@ -242,6 +242,7 @@ def _move(old: Point, new: Point, dx: PyTree) -> Move:
         value_error=new.found.value_error + old.found.value_error,
         slope_error=0.5 * _tree.norm(dx) * errors,
         usable=usable & jnp.isfinite(new.penalty),
+        sure=sure,
     )
 
 
