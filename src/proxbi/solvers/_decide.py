@@ -29,7 +29,7 @@ from proxbi._tree import Scalar
 SUFFICIENT = 1e-4  # of the predicted decrease: Armijo's constant, the usual value
 ROUNDING = 10  # units of rounding by which a sum of many terms may be off
 SAFETY = 10  # by which the estimated errors of values may be too small
-UNDERRATED = 1e3  # by how much an error estimate may be too small at worst
+UNDERRATED = 20  # errors between values and slopes: further apart they are too far for any estimate to be at fault
 AT_ODDS = 0.5  # values and slopes that differ by more than this part of the change contradict one another
 GROWTH = 10  # of the radius, in units of a step that was taken
 SHRINK = 0.5  # of it, in units of one that was refused: its pair has already taught the model most of what was wrong
