@@ -16,7 +16,7 @@ from proxbi.cleaning.report.evidence import contradicting_copies
 from proxbi.cleaning.report.markup import number, percent, script_data, short
 from proxbi.cleaning.report.review import COLUMNS, LETTERS, suspects, table, teaching
 from proxbi.cleaning.report.rows import Rows
-from proxbi.cleaning.result import Cleaned
+from proxbi.cleaning.result import Cleaned, Score
 from proxbi.report.page import render
 
 if TYPE_CHECKING:
@@ -223,7 +223,7 @@ def _judged(cleaned: Cleaned) -> dict[str, Any]:
         "headline": findings.headline(cleaned),
         "for_a_model": findings.for_a_model(cleaned),
         "judge": findings.judge(cleaned),
-        "scores": [_score(row) for row in cleaned.scores],
+        "scores": [_score(each) for each in cleaned.scores],
         "chosen": cleaned.chosen,
         "gap": figures.gap(cleaned.history),
         "settings": [(name, value if isinstance(value, str) else number(value)) for name, value in settings],
@@ -231,24 +231,24 @@ def _judged(cleaned: Cleaned) -> dict[str, Any]:
     }
 
 
-def _score(row: dict[str, Any]) -> dict[str, str]:
-    name, reach = row["name"], findings.NORMAL * row["loss_se"]
+def _score(score: Score) -> dict[str, str]:
+    name, reach = score.name, findings.NORMAL * score.loss_se
     return {
         "name": name,
         "plain": PLAIN.get(name, name),
         "meaning": MEANINGS.get(name, ""),
-        "accuracy": findings.with_interval(findings.scored(row)),
-        "loss": f"{row['loss']:.3f} ({max(0.0, row['loss'] - reach):.3f}-{row['loss'] + reach:.3f})",
+        "accuracy": findings.with_interval(findings.scored(score)),
+        "loss": f"{score.loss:.3f} ({max(0.0, score.loss - reach):.3f}-{score.loss + reach:.3f})",
     }
 
 
 def _drawn(rows: Rows) -> dict[str, Any]:
     cleaned = rows.cleaned
-    groups = None if rows.groups is None else figures.rates(findings.groups_judged(cleaned), "group", rows.groups)
+    groups = None if rows.groups is None else figures.rates(findings.groups_judged(cleaned), rows.groups)
     return {
         "histograms": figures.histograms(cleaned),
         **figures.confusion(cleaned, rows.given, rows.labels),
-        "by_class": figures.rates(cleaned.noise_by_class, "class", rows.labels),
+        "by_class": figures.rates(cleaned.noise_by_class, rows.labels),
         "by_group": groups,
         "convergence": figures.convergence(cleaned.history),
         "removal": figures.removal(cleaned.removal, cleaned.counts.flagged),
