@@ -205,6 +205,27 @@ def test_the_scores_are_those_of_the_result_under_plain_names(tmp_path):
         assert row[2].startswith(f"{score.loss:.3f} (")
 
 
+@pytest.mark.parametrize("pictures", [True, False])
+def test_a_label_is_crossed_out_only_where_another_is_suggested(tmp_path, pictures):
+    """Rows that teach most often have no other suggestion."""
+    given = everything() if pictures else everything(images=None)
+    page = report(tmp_path, **given)
+    items = re.findall(r'class="item" data-row="(\d+)".*?(?=class="item"|</ul>\n|</tbody>)', page, re.DOTALL)
+    bodies = re.split(r'class="item" data-row="\d+"', page)[1:]
+    issue = given["cleaned"].issue[[int(row) for row in items]]
+    crossed = [
+        bool(re.search(r'class="[^"]*\bwas"', body.split("<dl>" if pictures else "</tr>")[0])) for body in bodies
+    ]
+    assert set(issue) == {True, False}
+    assert crossed == issue.tolist()
+
+
+@pytest.mark.parametrize(("trusted", "words"), [(0, "none is trusted"), (1, "1 more is trusted")])
+def test_few_trusted_rows_are_counted_in_words(tmp_path, trusted, words):
+    cleaned = replace(cleaned_example.digits().cleaned, trusted=np.arange(600) < trusted)
+    assert f"labels; {words}</span>" in report(tmp_path, cleaned=cleaned)
+
+
 def matrix(page: str) -> list[list[str]]:
     return next(table for table in Elements(page).tables if "suggested label" in table[0])
 

@@ -168,7 +168,8 @@ def _suspects_note(rows: Rows, most: int) -> str:
 def _tiles(cleaned: Cleaned) -> list[Tile]:
     """The three numbers that a reader looks for first."""
     (judged, trusted, decided, flagged), rate = cleaned.counts, cleaned.noise_rate
-    who = f"{trusted:,} more are trusted" + (f", {decided:,} of them decided by hand" if decided else "")
+    others = {0: "none is trusted", 1: "1 more is trusted"}.get(trusted, f"{trusted:,} more are trusted")
+    who = others + (f", {decided:,} of them decided by hand" if decided else "")
     known = findings.is_known(rate)
     share = (
         f"95 % interval: {findings.whole(rate.low)} to {findings.whole(rate.high)} %"
