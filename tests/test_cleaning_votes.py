@@ -433,6 +433,13 @@ def test_the_command_takes_a_column_for_each_annotator(folder):
     assert all(each["low"] < each["estimate"] < each["high"] for each in summary["annotators"])
 
 
+def test_votes_are_no_features(folder):
+    """A model that sees the votes agrees with them, and they would seem to be right."""
+    rows = load(folder / "data.csv", Roles(WHO, drop=["truth"]))
+    assert list(rows.X) == [f"pixel {k}" for k in range(64)]
+    assert list(rows.unused) == ["truth", *Data.rates]
+
+
 @pytest.mark.parametrize(("data", "who"), [("data.csv", ["--label", WHO, "--drop", "truth"]), ("data.npz", [])])
 def test_decisions_about_votes_are_trusted_and_leave_the_votes_as_they_are(folder, data, who):
     with using("stand-in"):
