@@ -33,6 +33,7 @@ from proxbi.cleaning.method.votes import (
     log_likelihood,
     posterior,
 )
+from proxbi.cleaning.method.voting import Ballot
 
 pytestmark = pytest.mark.filterwarnings("ignore::proxbi.cleaning.CleaningWarning")
 CLASSES = 3
@@ -173,6 +174,22 @@ def test_trusted_rows_tell_which_annotators_are_right():
     known = np.where(np.arange(400) < 20, truth, -1)
     assert np.mean(by_votes_alone(Votes.of(table), 2)[0].argmax(axis=1) == truth) == 0
     assert np.mean(by_votes_alone(Votes.of(table), 2, known)[0].argmax(axis=1) == truth) == 1
+
+
+def test_rows_that_were_decided_because_of_their_votes_do_not_discredit_everybody():
+    """All votes of such rows may be wrong; as a control, who takes them for a fair sample turns all labels round."""
+    draw = np.random.default_rng(4)
+    truth = draw.integers(2, size=400)
+    table = np.where(draw.random((400, 3)) < 0.2, 1 - truth[:, None], truth[:, None])
+    table[:30] = 1 - truth[:30, None]
+    decided = np.arange(400) < 30
+    ballot = Ballot(Votes.of(table), np.where(decided, truth, -1), decided, np.ones(400))
+    picked, fair = (
+        each.by_votes_alone(2).argmax(axis=1) == truth for each in (ballot, ballot._replace(decided=~decided))
+    )
+    assert picked[:30].all()
+    assert picked[30:].mean() > 0.85
+    assert fair[30:].mean() < 0.2
 
 
 def test_trusted_rows_say_how_far_the_consensus_can_be_believed():
@@ -528,6 +545,21 @@ def test_wrong_commands_are_refused_by_name(folder, arguments, message):
     assert ran.code == 2
     assert message in ran.err
     assert not (folder / "o.csv").exists()
+
+
+@pytest.mark.slow
+@pytest.mark.hours  # CI has no minutes left for it
+def test_deciding_all_suspects_harms_no_other_row():
+    data = Data()
+    first = LabelCleaner().fit(data.X, data.Y)
+    suspects = np.flatnonzero(first.is_issue_)
+    rest = np.setdiff1d(np.arange(500), suspects)
+    Y = data.Y.copy()
+    Y.iloc[suspects] = data.truth[suspects, None]
+    second = LabelCleaner().fit(data.X, Y, trusted=suspects, given=data.Y)
+    before, after = (np.mean((found.consensus_label_ == data.truth)[rest]) for found in (first, second))
+    assert after > before - 0.02
+    assert second.consensus_quality_[rest].mean() == pytest.approx(after, abs=0.05)
 
 
 @pytest.mark.slow
