@@ -261,8 +261,8 @@ def test_decisions_about_suspects_do_not_blur_beliefs_where_their_labels_are_kno
 
 @pytest.mark.parametrize(("vague", "kept"), [(np.log(0.15), False), (-0.2, True)])
 def test_decided_rows_cannot_explain_all_wrong_labels_away(one_thread, monkeypatch, vague, kept):
-    """A calibration as vague as that explains the labels of all rows too badly, whatever decided rows say. As a control,
-    one that explains them about as well as any other stays.
+    """One as vague as that explains the labels of all rows too badly. As a control, one that explains them about as
+    well as any other stays.
     """
     scores, truth, given = drawn(1500, 0)
     evidence = evidence_of(truth, given, np.arange(20), told=True)
