@@ -360,7 +360,12 @@ def test_what_else_the_cleaner_gives_is_about_what_the_votes_say(data, fitted):
 
 def test_the_page_can_be_written(data, fitted, tmp_path):
     fitted.report(tmp_path / "page.html", data.X)
-    assert "zero" in (tmp_path / "page.html").read_text()
+    page = (tmp_path / "page.html").read_text()
+    assert "zero" in page
+    chart = page[page.index('id="by-annotator"') : page.index('id="experts"')]
+    assert "share of wrong votes" in chart
+    for who, found in fitted.annotator_noise_.items():
+        assert f"{who} ({found.votes:,})" in chart
 
 
 def test_one_column_behaves_as_scikit_learn_asks():
@@ -447,6 +452,9 @@ def test_the_command_takes_a_column_for_each_annotator(folder):
     assert sorted(out["proxbi_next_vote"].astype(int)) == list(range(1, 501))
     summary = json.loads((folder / "out.json").read_text())
     assert [each["annotator"] for each in summary["annotators"]] == list(Data.rates)
+    page = (folder / "out.html").read_text()
+    assert "--mode drop" in page
+    assert "--mode relabel" not in page  # it is refused where there are several labels a row
     assert all(each["low"] < each["estimate"] < each["high"] for each in summary["annotators"])
 
 

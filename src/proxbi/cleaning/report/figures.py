@@ -27,16 +27,28 @@ def histograms(cleaned: Cleaned) -> list[Svg]:
     ]
 
 
-def rates(noise: list[NoiseShare], names: Sequence[str]) -> Row | None:
+def annotators(cleaned: Cleaned, names: Sequence[str]) -> Row | None:
+    """Bars of the share of wrong votes of each annotator."""
+    found = [] if cleaned.consensus is None else cleaned.consensus.annotators
+    shares = [NoiseShare(which, each.votes, each.rate) for which, each in enumerate(found)]
+    return rates(shares, names, "share of wrong votes", "the number of votes")
+
+
+def rates(
+    noise: list[NoiseShare],
+    names: Sequence[str],
+    label: str = "share of wrong labels",
+    counted: str = "the number of rows that are not trusted",
+) -> Row | None:
     """Bars of the noise rate by class or group, the highest first, and a note."""
     if not noise:
         return None
     shown = sorted(noise, key=lambda each: (not np.isfinite(each.share.estimate), -each.share.estimate))[:BARS]
     marks = [Mark(short(names[each.which], LETTERS), *each.share, note=f" ({each.rows:,})") for each in shown]
-    note = "In brackets: the number of rows that are not trusted."
+    note = f"In brackets: {counted}."
     if len(noise) > BARS:
         note += f" The {BARS} of {len(noise)} with the highest rate are shown."
-    return {"chart": intervals(marks, "share of wrong labels, with 95 % interval", percent, bars=True), "note": note}
+    return {"chart": intervals(marks, f"{label}, with 95 % interval", percent, bars=True), "note": note}
 
 
 def confusion(cleaned: Cleaned, given: Int[np.ndarray, " rows"], labels: Sequence[str]) -> Row:

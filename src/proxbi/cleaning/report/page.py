@@ -31,6 +31,8 @@ class Step(NamedTuple):
 
     text: str
     command: str = ""
+    one_label: bool = False
+    """Whether it is possible only where each row has one label, and not several votes."""
 
 
 class Run(NamedTuple):
@@ -68,6 +70,7 @@ def write_report(
     images: np.ndarray | None = None,
     frame: "pd.DataFrame | None" = None,
     features: Float[np.ndarray, "rows columns"] | None = None,
+    annotators: Sequence[str] = (),
     uses: Sequence[Use] = (),
     steps: Sequence[Step] = (),
     title: str = "Label cleaning",
@@ -83,6 +86,7 @@ def write_report(
     - `images`: [n, height, width] or [n, height, width, 3], shown beside the suspects.
     - `frame`: columns to show beside the suspects (the first 8), and to say which values speak against a label.
     - `features`: rows as numbers, to say which are alike; `uses`: what became of each column.
+    - `annotators`: the names of those who voted, where rows have several votes.
     - `steps`: what to do now. `title`: the head of the page; `run`: for its foot.
     - `show_rows`: False leaves out all that is about single rows, for pages that are shared outside.
 
@@ -106,12 +110,22 @@ def write_report(
     names = [str(label) for label in labels]
     called = None if ids is None else list(ids)
     rows = Rows(cleaned, names, given, called, groups, group_of, images, frame, id_name, features, before)
-    body = {"title": title, "steps": list(steps), "show_rows": show_rows, **_columns(uses), **_foot(run or Run())}
-    body |= _judged(cleaned) | _drawn(rows)
+    body = {
+        "title": title,
+        "steps": _possible(steps, cleaned),
+        "show_rows": show_rows,
+        **_columns(uses),
+        **_foot(run or Run()),
+    }
+    body |= _judged(cleaned) | _drawn(rows) | {"by_annotator": figures.annotators(cleaned, annotators)}
     most = SUSPECTS
     while len(page := _page(rows, body, run or Run(), most if show_rows else 0)) > LARGEST_PAGE and most > 1:
         most //= 2
     Path(path).write_bytes(page)
+
+
+def _possible(steps: Sequence[Step], cleaned: Cleaned) -> list[Step]:
+    return [step for step in steps if cleaned.consensus is None or not step.one_label]
 
 
 def _page(rows: Rows, body: dict[str, Any], run: Run, most: int) -> bytes:
