@@ -557,9 +557,12 @@ def test_wrong_commands_are_refused_by_name(folder, arguments, message):
 
 @pytest.mark.slow
 @pytest.mark.hours  # CI has no minutes left for it
-def test_deciding_all_suspects_harms_no_other_row():
+def test_rows_without_votes_are_judged_by_what_is_suggested_and_decisions_harm_no_other_row():
     data = Data()
     first = LabelCleaner().fit(data.X, data.Y)
+    silent = ~data.Y.notna().any(axis=1).to_numpy()
+    assert silent.any()
+    assert first.label_quality_[silent] == pytest.approx(first.consensus_quality_[silent])  # of the same class
     suspects = np.flatnonzero(first.is_issue_)
     rest = np.setdiff1d(np.arange(500), suspects)
     Y = data.Y.copy()

@@ -117,9 +117,11 @@ def judge_votes(
     as_read = _judge_rest(table, fitted, learned, found)
     everywhere = ballots.settled(trust(as_read), np.where(table.trusted, table.labels, -1))
     each = np.arange(len(table.labels))
-    quality = everywhere[each, table.labels]
+    # Votes say nothing about a row without any: its label is the most likely class.
+    judged_label = np.where(table.voted, table.labels, everywhere.argmax(axis=1))
+    quality = everywhere[each, judged_label]
     elsewhere = everywhere.copy()
-    elsewhere[each, table.labels] = -1
+    elsewhere[each, judged_label] = -1
     weight = np.where(table.voted, quality, 0.0)
     weight[fit] = np.minimum(weights, weight[fit]) if wanted else weight[fit]
     weight[table.trusted] = 1
