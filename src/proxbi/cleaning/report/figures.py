@@ -28,8 +28,8 @@ def histograms(cleaned: Cleaned) -> list[Svg]:
 
 
 def annotators(cleaned: Cleaned, names: Sequence[str]) -> Row | None:
-    """Bars of the share of wrong votes of each annotator."""
-    found = [] if cleaned.consensus is None else cleaned.consensus.annotators
+    """Bars of the share of wrong votes of each annotator, if they have names."""
+    found = [] if cleaned.consensus is None or not names else cleaned.consensus.annotators
     shares = [NoiseShare(which, each.votes, each.rate) for which, each in enumerate(found)]
     return rates(shares, names, "share of wrong votes", "the number of votes")
 
