@@ -13,7 +13,7 @@ from sklearn.model_selection import cross_val_predict
 from proxbi import datasets
 from proxbi.cleaning.inputs.features import Use
 from proxbi.cleaning.report.page import Run, Step, write_report
-from proxbi.cleaning.result import Cleaned, Interval
+from proxbi.cleaning.result import Cleaned, Interval, NoiseShare, OuterStep, Removal, Score
 
 EVIL = "</script><script>window.hacked=1</script><img src=x onerror='window.hacked=1'>\"&"
 DIGITS = [str(digit) for digit in range(10)]
@@ -55,9 +55,9 @@ def digits(rows: int = 600, trusted: int = 100, noise: float = 0.2) -> Example:
         issue=issue,
         suggested=np.where(issue, chance.argmax(axis=1), given),
         trusted=gold,
-        noise_rate=Interval(*rate(1 - quality[~gold]).values()),
-        noise_by_class=[row("class", c, 1 - quality[~gold & (given == c)]) for c in range(10)],
-        noise_by_group=[row("group", g, 1 - quality[~gold & (group_of == g)]) for g in range(3)],
+        noise_rate=rate(1 - quality[~gold]),
+        noise_by_class=[row(c, 1 - quality[~gold & (given == c)]) for c in range(10)],
+        noise_by_group=[row(g, 1 - quality[~gold & (group_of == g)]) for g in range(3)],
         scores=[
             score("noisy", 0.905, 0.41),
             score("trusted only", 0.915, 0.33),
@@ -69,19 +69,10 @@ def digits(rows: int = 600, trusted: int = 100, noise: float = 0.2) -> Example:
         chosen="bilevel",
         helped=True,
         history=[
-            {
-                "step": k,
-                "upper": 0.16 + 0.3 * 0.8**k,
-                "held_out": 0.19 + 0.27 * 0.8**k,
-                "stationarity": 0.5 * 0.7**k,
-                "calls": 9 * k,
-            }
+            OuterStep(k, 0.2 + 0.3 * 0.8**k, 0.5 * 0.7**k, 0.16 + 0.3 * 0.8**k, 0.19 + 0.27 * 0.8**k, 9 * k)
             for k in range(30)
         ],
-        removal=[
-            {"dropped": d, "loss": 0.2 + (d - 105) ** 2 / 1e5, "accuracy": 0.96 - (d - 105) ** 2 / 1e6}
-            for d in range(0, 250, 25)
-        ],
+        removal=[Removal(d, 0.2 + (d - 105) ** 2 / 1e5, 0.96 - (d - 105) ** 2 / 1e6) for d in range(0, 250, 25)],
         warnings=["Class 4 has only 7 trusted rows: its noise rate is uncertain."],
         settings={
             "noise rate": 0.198,
@@ -97,17 +88,17 @@ def digits(rows: int = 600, trusted: int = 100, noise: float = 0.2) -> Example:
     return Example(cleaned, given, images, group_of)
 
 
-def rate(wrong: np.ndarray) -> dict[str, float]:
+def rate(wrong: np.ndarray) -> Interval:
     estimate, error = float(np.mean(wrong)), 1.96 * float(np.std(wrong)) / np.sqrt(len(wrong))
-    return {"estimate": estimate, "low": max(0.0, estimate - error), "high": min(1.0, estimate + error)}
+    return Interval(estimate, max(0.0, estimate - error), min(1.0, estimate + error))
 
 
-def row(kind: str, code: int, wrong: np.ndarray) -> dict[str, Any]:
-    return {kind: code, "rows": len(wrong), **rate(wrong)}
+def row(code: int, wrong: np.ndarray) -> NoiseShare:
+    return NoiseShare(code, len(wrong), rate(wrong))
 
 
-def score(name: str, accuracy: float, loss: float) -> dict[str, Any]:
-    return {"name": name, "accuracy": accuracy, "accuracy_se": 0.02, "loss": loss, "loss_se": 0.03}
+def score(name: str, accuracy: float, loss: float) -> Score:
+    return Score(name, accuracy, 0.02, loss, 0.03)
 
 
 def random(rows: int, classes: int, flagged: int, seed: int = 0) -> Example:
@@ -117,7 +108,7 @@ def random(rows: int, classes: int, flagged: int, seed: int = 0) -> Example:
     issue = np.arange(rows) < flagged
     suggested = np.where(issue, (given + draw.integers(1, classes, rows)) % classes, given)
     quality = np.where(issue, draw.uniform(0, 0.5, rows), draw.uniform(0.5, 1, rows))
-    by_class = [{"class": c, "rows": 9, "estimate": (c + 1) / 200, "low": 0.0, "high": 0.6} for c in range(classes)]
+    by_class = [NoiseShare(c, 9, Interval((c + 1) / 200, 0.0, 0.6)) for c in range(classes)]
     nothing: dict[str, list] = {"noise_by_group": [], "scores": [], "history": [], "removal": []}
     made = replace(
         digits().cleaned,
@@ -171,7 +162,7 @@ def report(folder: Path, **changed: Any) -> str:
 
 def evil() -> dict[str, Any]:
     example = digits()
-    score = example.cleaned.scores[0] | {"name": EVIL}
+    score = example.cleaned.scores[0]._replace(name=EVIL)
     cleaned = replace(
         example.cleaned, warnings=[EVIL], settings={EVIL: EVIL}, chosen=EVIL, scores=[*example.cleaned.scores, score]
     )

@@ -11,7 +11,7 @@ import pytest
 from sklearn.neighbors import NearestNeighbors
 
 from proxbi.cleaning.method.votes import Votes, by_votes_alone, consensus
-from proxbi.cleaning.result import Cleaned, Interval
+from proxbi.cleaning.result import Cleaned, Interval, NoiseShare, OuterStep, Removal, Score
 
 NEIGHBOURS = 10
 
@@ -43,12 +43,7 @@ def clean(
     shares = np.stack([(voters[near] == c).sum(axis=1) for c in range(classes)], axis=1) + 0.1
     quality = shares[np.arange(len(labels)), labels] / shares.sum(axis=1)
     issue = ~gold & (shares.argmax(axis=1) != labels)
-    score = {
-        "accuracy": float(np.mean(shares.argmax(axis=1) == labels)),
-        "accuracy_se": 0.0,
-        "loss": 1.0,
-        "loss_se": 0.0,
-    }
+    accuracy = float(np.mean(shares.argmax(axis=1) == labels))
     say("done", 1.0)
     return Cleaned(
         weight=np.where(gold, 1.0, quality),
@@ -56,16 +51,14 @@ def clean(
         issue=issue,
         suggested=np.where(issue, shares.argmax(axis=1), labels),
         trusted=gold,
-        noise_rate=Interval(*_rate(issue[~gold]).values()),
-        noise_by_class=[_row("class", c, issue[~gold & (labels == c)]) for c in range(classes)],
-        noise_by_group=[]
-        if groups is None
-        else [_row("group", g, issue[~gold & (groups == g)]) for g in set(groups.tolist())],
-        scores=[{"name": name, **score} for name in ("noisy", "bilevel")],
+        noise_rate=_rate(issue[~gold]),
+        noise_by_class=[_row(c, issue[~gold & (labels == c)]) for c in range(classes)],
+        noise_by_group=[] if groups is None else [_row(g, issue[~gold & (groups == g)]) for g in set(groups.tolist())],
+        scores=[Score(name, accuracy, 0.0, 1.0, 0.0) for name in ("noisy", "bilevel")],
         chosen="bilevel",
         helped=True,
-        history=[{"step": 1, "upper": 1.0, "held_out": float("nan"), "stationarity": 0.1, "calls": 1}],
-        removal=[{"dropped": 0, "loss": 1.0, "accuracy": 0.5}],
+        history=[OuterStep(1, 1.0, 0.1, 1.0, float("nan"), 1)],
+        removal=[Removal(0, 1.0, 0.5)],
         warnings=[] if gold.any() else ["No row is trusted."],
         settings={"seed": seed},
         consensus=None if votes is None else _consensus(votes, classes, np.where(gold, labels, -1)),
@@ -81,11 +74,11 @@ def _consensus(votes, classes, known):
 def _rate(wrong):
     share = float(np.mean(wrong)) if len(wrong) else 0.0
     reach = 2 / np.sqrt(max(1, len(wrong)))
-    return {"estimate": share, "low": max(0.0, share - reach), "high": min(1.0, share + reach)}
+    return Interval(share, max(0.0, share - reach), min(1.0, share + reach))
 
 
-def _row(name, index, wrong):
-    return {name: index, "rows": len(wrong), **_rate(wrong)}
+def _row(index, wrong):
+    return NoiseShare(index, len(wrong), _rate(wrong))
 
 
 RARELY_REAL = ["stand-in", pytest.param("real", marks=[pytest.mark.slow, pytest.mark.hours])]

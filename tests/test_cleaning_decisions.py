@@ -13,6 +13,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from sklearn.datasets import load_digits
+from sklearn.metrics import f1_score
 from tests.stand_in import using
 from tests.test_cli_clean import clean
 from threadpoolctl import threadpool_limits
@@ -20,6 +21,7 @@ from threadpoolctl import threadpool_limits
 from proxbi.cleaning import CleaningWarning, LabelCleaner
 from proxbi.cleaning.files.decisions import Decided, Subject, guarded, read_decisions, unguarded, write_decisions
 from proxbi.cleaning.method import noise_model, review
+from proxbi.cleaning.method.calibration import calibrate
 from proxbi.cleaning.method.decision import Decision, Evidence, decide
 from proxbi.cleaning.method.noise_model import Calibration, Labels
 from proxbi.cleaning.method.table import checked
@@ -255,6 +257,25 @@ def test_decisions_about_suspects_do_not_blur_beliefs_where_their_labels_are_kno
     }
     assert abs(sharpness[True]) < 0.35  # the scores are right as they are
     assert sharpness[False] < sharpness[True] - 0.25
+
+
+@pytest.mark.parametrize(("vague", "kept"), [(np.log(0.15), False), (-0.2, True)])
+def test_decided_rows_cannot_explain_all_wrong_labels_away(one_thread, monkeypatch, vague, kept):
+    """One as vague as that explains the labels of all rows too badly. As a control, one that explains them about as
+    well as any other stays.
+    """
+    scores, truth, given = drawn(1500, 0)
+    evidence = evidence_of(truth, given, np.arange(20), told=True)
+
+    def fitted(*arguments, offset=None, **options):
+        found = calibrate(*arguments, **options)
+        return found if offset is None else found._replace(sharpness=np.array([vague]))
+
+    monkeypatch.setattr("proxbi.cleaning.method.decision.calibrate", fitted)
+    found = decide(scores, evidence, np.random.default_rng(0))
+    assert (found.sharp.sharpness[0] == vague) == kept
+    flagged = found.verdict(scores, evidence.labels).quality < 0.5
+    assert f1_score(given != truth, flagged) > 0.5
 
 
 def test_one_decision_against_a_label_proves_noise(one_thread):

@@ -494,19 +494,19 @@ def test_what_is_said_of_rows_is_in_range_and_trusted_rows_are_left_alone(cleane
 
 def test_the_noise_rate_is_estimated(cleaned) -> None:
     assert cleaned.noise_rate.low <= RATE <= cleaned.noise_rate.high
-    assert [row["class"] for row in cleaned.noise_by_class] == list(range(CLASSES))
-    assert sum(row["rows"] for row in cleaned.noise_by_class) == np.sum(~Spoiled.trusted)
+    assert [each.which for each in cleaned.noise_by_class] == list(range(CLASSES))
+    assert sum(each.rows for each in cleaned.noise_by_class) == np.sum(~Spoiled.trusted)
     assert cleaned.noise_by_group == []
 
 
 def test_it_says_how_it_came_there(cleaned) -> None:
-    assert [row["name"] for row in cleaned.scores] == [one.name for one in weightings.WEIGHTINGS]
-    assert cleaned.chosen in {row["name"] for row in cleaned.scores}
+    assert [score.name for score in cleaned.scores] == [one.name for one in weightings.WEIGHTINGS]
+    assert cleaned.chosen in {score.name for score in cleaned.scores}
     assert cleaned.settings["solver"] == "CONVERGED"
-    steps = [row["step"] for row in cleaned.history]
+    steps = [row.step for row in cleaned.history]
     assert steps == sorted(steps)
-    assert {"upper", "held_out", "stationarity", "calls"} <= set(cleaned.history[0])
-    curve = {row["dropped"]: row["loss"] for row in cleaned.removal}
+    assert cleaned.history[0].calls > 0
+    curve = {point.dropped: point.loss for point in cleaned.removal}
     assert min(curve) == 0
     assert min(curve.values()) < curve[0]
 
@@ -564,9 +564,9 @@ def test_a_bad_annotator_is_found() -> None:
     bad = np.flatnonzero((groups == 1) & ~Spoiled.trusted)
     labels[bad] = datasets.symmetric_noise(Spoiled.truth[bad], 0.6, seed=0, classes=CLASSES)
     result = clean(Spoiled.features, labels, CLASSES, trusted=Spoiled.trusted, groups=groups)
-    rates = {row["group"]: row for row in result.noise_by_group}
-    assert rates[1]["low"] > max(rates[0]["high"], rates[2]["high"])
-    assert rates[1]["low"] <= 0.6 <= rates[1]["high"]
+    rates = {each.which: each.share for each in result.noise_by_group}
+    assert rates[1].low > max(rates[0].high, rates[2].high)
+    assert rates[1].low <= 0.6 <= rates[1].high
     assert f1(result.issue, labels != Spoiled.truth) > 0.9
 
 
@@ -575,8 +575,8 @@ def test_without_trusted_rows_it_works_and_warns() -> None:
     result = clean(Spoiled.features, labels, CLASSES)
     assert f1(result.issue, labels != Spoiled.truth) > 0.85
     assert any("No row is trusted" in sentence for sentence in result.warnings)
-    assert [row["name"] for row in result.scores] == ["noisy", "trimming", "bilevel"]
-    assert np.all(np.isfinite([(row["upper"], row["held_out"]) for row in result.history]))
+    assert [score.name for score in result.scores] == ["noisy", "trimming", "bilevel"]
+    assert np.all(np.isfinite([(row.upper, row.held_out) for row in result.history]))
 
 
 def test_rows_that_are_not_fitted_are_judged_too(cleaned, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -600,7 +600,7 @@ def test_labels_that_mean_nothing_are_not_believed() -> None:
     """Negative control: with labels drawn at random the trusted rows alone do better than all rows alike."""
     labels = np.where(Spoiled.trusted, Spoiled.truth, np.random.default_rng(1).integers(CLASSES, size=ROWS))
     result = clean(Spoiled.features, labels.astype(np.int32), CLASSES, trusted=Spoiled.trusted)
-    losses = {row["name"]: row["loss"] for row in result.scores}
+    losses = {score.name: score.loss for score in result.scores}
     assert losses["trusted only"] < losses["noisy"]
     assert result.helped
     assert result.noise_rate.estimate > 0.6
@@ -611,9 +611,9 @@ def test_labels_that_mean_nothing_are_not_believed() -> None:
 def test_one_parameter_for_each_row_shows_its_overfitting() -> None:
     result = clean(Spoiled.features, Spoiled.labels, CLASSES, trusted=Spoiled.trusted, weights="free")
     assert result.chosen == "free"
-    assert "free" in [row["name"] for row in result.scores]
-    assert min(row["held_out"] for row in result.history) < result.history[0]["held_out"]
-    assert result.history[-1]["upper"] < result.history[-1]["held_out"]
+    assert "free" in [score.name for score in result.scores]
+    assert min(row.held_out for row in result.history) < result.history[0].held_out
+    assert result.history[-1].upper < result.history[-1].held_out
     noisy = ~Spoiled.trusted
     assert result.weight[noisy & ~Spoiled.wrong].mean() > result.weight[Spoiled.wrong].mean() + 0.2
 
@@ -648,7 +648,7 @@ def test_even_a_handful_of_rows_is_answered(rows: int, trusted: int) -> None:
     features, labels = clouds(rows, 2, 11)
     result = clean(features, labels, 2, trusted=np.arange(rows) < trusted)
     assert np.all(np.isfinite(result.quality))
-    assert np.all(np.isfinite([row["loss"] for row in result.scores]))
+    assert np.all(np.isfinite([score.loss for score in result.scores]))
 
 
 def test_features_that_are_all_the_same_are_answered() -> None:

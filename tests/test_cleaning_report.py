@@ -21,7 +21,7 @@ from proxbi.cleaning.report import figures
 from proxbi.cleaning.report.page import LARGEST_PAGE, SUSPECTS, write_report
 from proxbi.cleaning.report.publish import _images
 from proxbi.cleaning.report.review import LETTERS, suspects, teaching
-from proxbi.cleaning.result import Interval
+from proxbi.cleaning.result import Interval, NoiseShare, OuterStep
 
 UNKNOWN = Interval(float("nan"), float("nan"), float("nan"))
 HEADINGS = [
@@ -199,10 +199,31 @@ def test_the_scores_are_those_of_the_result_under_plain_names(tmp_path):
     table = next(table for table in Elements(report(tmp_path)).tables if table[0][0] == "trained on")
     assert table[1][0] == "all labels as given"
     for row, score in zip(table[1:], cleaned_example.digits().cleaned.scores, strict=True):
-        low, high = (100 * min(1.0, score["accuracy"] + sign * 1.96 * 0.02) for sign in (-1, 1))
-        assert row[0] == PLAIN[score["name"]]
-        assert row[1] == f"{100 * score['accuracy']:.1f} % ({low:.1f}-{high:.1f} %)"
-        assert row[2].startswith(f"{score['loss']:.3f} (")
+        low, high = (100 * min(1.0, score.accuracy + sign * 1.96 * 0.02) for sign in (-1, 1))
+        assert row[0] == PLAIN[score.name]
+        assert row[1] == f"{100 * score.accuracy:.1f} % ({low:.1f}-{high:.1f} %)"
+        assert row[2].startswith(f"{score.loss:.3f} (")
+
+
+@pytest.mark.parametrize("pictures", [True, False])
+def test_a_label_is_crossed_out_only_where_another_is_suggested(tmp_path, pictures):
+    """Rows that teach most often have no other suggestion."""
+    given = everything() if pictures else everything(images=None)
+    page = report(tmp_path, **given)
+    items = re.findall(r'class="item" data-row="(\d+)".*?(?=class="item"|</ul>\n|</tbody>)', page, re.DOTALL)
+    bodies = re.split(r'class="item" data-row="\d+"', page)[1:]
+    issue = given["cleaned"].issue[[int(row) for row in items]]
+    crossed = [
+        bool(re.search(r'class="[^"]*\bwas"', body.split("<dl>" if pictures else "</tr>")[0])) for body in bodies
+    ]
+    assert set(issue) == {True, False}
+    assert crossed == issue.tolist()
+
+
+@pytest.mark.parametrize(("trusted", "words"), [(0, "none is trusted"), (1, "1 more is trusted")])
+def test_few_trusted_rows_are_counted_in_words(tmp_path, trusted, words):
+    cleaned = replace(cleaned_example.digits().cleaned, trusted=np.arange(600) < trusted)
+    assert f"labels; {words}</span>" in report(tmp_path, cleaned=cleaned)
 
 
 def matrix(page: str) -> list[list[str]]:
@@ -247,7 +268,7 @@ def test_little_is_known(tmp_path):
     """No scores, no history, no issue, an unknown rate: the page is written, and its empty sections are left out."""
     example = cleaned_example.random(50, 3, 0)
     nan = float("nan")
-    unknown = [{"class": 0, "rows": 0, "estimate": nan, "low": nan, "high": nan}]
+    unknown = [NoiseShare(0, 0, Interval(nan, nan, nan))]
     cleaned = replace(
         example.cleaned,
         noise_by_class=unknown,
@@ -264,11 +285,11 @@ def test_little_is_known(tmp_path):
 
 
 def test_the_overfitting_gap_is_said_where_it_was_measured():
-    history = [{"step": 0, "upper": 0.5, "held_out": 0.6}, {"step": 1, "upper": 0.25, "held_out": 0.5}]
+    history = [OuterStep(0, 1.0, 1.0, 0.5, 0.6, 1), OuterStep(1, 1.0, 0.1, 0.25, 0.5, 2)]
     assert "an overfitting gap of 0.25." in figures.gap(history)
-    assert figures.gap([{"step": 0, "upper": 0.5, "held_out": None}]) == ""
+    assert figures.gap([history[0]._replace(held_out=float("nan"))]) == ""
     assert figures.gap([]) == ""
-    assert len(figures.convergence([{"step": 0, "upper": 0.5, "held_out": None, "stationarity": 0.0}])) == 2
+    assert len(figures.convergence([history[0]._replace(held_out=float("nan"), stationarity=0.0)])) == 2
 
 
 # === Which rows are shown =============================================================================================
@@ -435,7 +456,7 @@ def test_pictures_of_every_layout_are_shown(shape, shown):
 def test_a_group_without_rows_to_judge_is_left_out(tmp_path):
     """Trusted rows that were given apart are a group of their own, of which nothing is estimated."""
     cleaned = cleaned_example.digits().cleaned
-    apart = {"group": 2, "rows": 0, "estimate": 0.0, "low": 0.0, "high": 1.0}
+    apart = NoiseShare(2, 0, Interval(0.0, 0.0, 1.0))
     page = report(tmp_path, cleaned=replace(cleaned, noise_by_group=[*cleaned.noise_by_group[:2], apart]))
     section = page[page.index('id="by-group"') : page.index('id="columns"')]
     assert "ann" in section

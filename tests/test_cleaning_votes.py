@@ -33,6 +33,7 @@ from proxbi.cleaning.method.votes import (
     log_likelihood,
     posterior,
 )
+from proxbi.cleaning.method.voting import Ballot
 
 pytestmark = pytest.mark.filterwarnings("ignore::proxbi.cleaning.CleaningWarning")
 CLASSES = 3
@@ -173,6 +174,22 @@ def test_trusted_rows_tell_which_annotators_are_right():
     known = np.where(np.arange(400) < 20, truth, -1)
     assert np.mean(by_votes_alone(Votes.of(table), 2)[0].argmax(axis=1) == truth) == 0
     assert np.mean(by_votes_alone(Votes.of(table), 2, known)[0].argmax(axis=1) == truth) == 1
+
+
+def test_rows_that_were_decided_because_of_their_votes_do_not_discredit_everybody():
+    """All votes of such rows may be wrong; as a control, who takes them for a fair sample turns all labels round."""
+    draw = np.random.default_rng(4)
+    truth = draw.integers(2, size=400)
+    table = np.where(draw.random((400, 3)) < 0.2, 1 - truth[:, None], truth[:, None])
+    table[:30] = 1 - truth[:30, None]
+    decided = np.arange(400) < 30
+    ballot = Ballot(Votes.of(table), np.where(decided, truth, -1), decided, np.ones(400))
+    picked, fair = (
+        each.by_votes_alone(2).argmax(axis=1) == truth for each in (ballot, ballot._replace(decided=~decided))
+    )
+    assert picked[:30].all()
+    assert picked[30:].mean() > 0.85
+    assert fair[30:].mean() < 0.2
 
 
 def test_trusted_rows_say_how_far_the_consensus_can_be_believed():
@@ -343,7 +360,12 @@ def test_what_else_the_cleaner_gives_is_about_what_the_votes_say(data, fitted):
 
 def test_the_page_can_be_written(data, fitted, tmp_path):
     fitted.report(tmp_path / "page.html", data.X)
-    assert "zero" in (tmp_path / "page.html").read_text()
+    page = (tmp_path / "page.html").read_text()
+    assert "zero" in page
+    chart = page[page.index('id="by-annotator"') : page.index('id="experts"')]
+    assert "share of wrong votes" in chart
+    for who, found in fitted.annotator_noise_.items():
+        assert f"{who} ({found.votes:,})" in chart
 
 
 def test_one_column_behaves_as_scikit_learn_asks():
@@ -430,7 +452,17 @@ def test_the_command_takes_a_column_for_each_annotator(folder):
     assert sorted(out["proxbi_next_vote"].astype(int)) == list(range(1, 501))
     summary = json.loads((folder / "out.json").read_text())
     assert [each["annotator"] for each in summary["annotators"]] == list(Data.rates)
+    page = (folder / "out.html").read_text()
+    assert "--mode drop" in page
+    assert "--mode relabel" not in page  # it is refused where there are several labels a row
     assert all(each["low"] < each["estimate"] < each["high"] for each in summary["annotators"])
+
+
+def test_votes_are_no_features(folder):
+    """A model that sees the votes agrees with them, and they would seem to be right."""
+    rows = load(folder / "data.csv", Roles(WHO, drop=["truth"]))
+    assert list(rows.X) == [f"pixel {k}" for k in range(64)]
+    assert list(rows.unused) == ["truth", *Data.rates]
 
 
 @pytest.mark.parametrize(("data", "who"), [("data.csv", ["--label", WHO, "--drop", "truth"]), ("data.npz", [])])
@@ -521,6 +553,24 @@ def test_wrong_commands_are_refused_by_name(folder, arguments, message):
     assert ran.code == 2
     assert message in ran.err
     assert not (folder / "o.csv").exists()
+
+
+@pytest.mark.slow
+@pytest.mark.hours  # CI has no minutes left for it
+def test_rows_without_votes_are_judged_by_what_is_suggested_and_decisions_harm_no_other_row():
+    data = Data()
+    first = LabelCleaner().fit(data.X, data.Y)
+    silent = ~data.Y.notna().any(axis=1).to_numpy()
+    assert silent.any()
+    assert first.label_quality_[silent] == pytest.approx(first.consensus_quality_[silent])  # of the same class
+    suspects = np.flatnonzero(first.is_issue_)
+    rest = np.setdiff1d(np.arange(500), suspects)
+    Y = data.Y.copy()
+    Y.iloc[suspects] = data.truth[suspects, None]
+    second = LabelCleaner().fit(data.X, Y, trusted=suspects, given=data.Y)
+    before, after = (np.mean((found.consensus_label_ == data.truth)[rest]) for found in (first, second))
+    assert after > before - 0.02
+    assert second.consensus_quality_[rest].mean() == pytest.approx(after, abs=0.05)
 
 
 @pytest.mark.slow

@@ -54,6 +54,48 @@ class Consensus:
         )
 
 
+class NoiseShare(NamedTuple):
+    """How many labels of one kind are wrong."""
+
+    which: int
+    """The index of the given class, or of the group."""
+    rows: int
+    """Those that are not trusted."""
+    share: Interval
+
+
+class Score(NamedTuple):
+    """How good a model is that was trained with one weighting, on held-out rows; each mean has its standard error."""
+
+    name: str
+    accuracy: float
+    accuracy_se: float
+    loss: float
+    loss_se: float
+
+
+class OuterStep(NamedTuple):
+    """A step of the outer solver."""
+
+    step: int
+    objective: float
+    stationarity: float
+    upper: float
+    """The loss on the rows that the solver sees."""
+    held_out: float
+    """The same on rows that it does not see."""
+    calls: int
+    """Of oracles, so far."""
+
+
+class Removal(NamedTuple):
+    """A model trained without the `dropped` worst labels, on held-out rows."""
+
+    dropped: int
+    loss: float
+    accuracy: float
+
+
 class RowCounts(NamedTuple):
     """How many rows there are of each kind."""
 
@@ -75,20 +117,20 @@ class Findings:
 
     noise_rate: Interval
     """The share of wrong labels among the rows that are not trusted; NaN where it is not known."""
-    noise_by_class: list[dict[str, Any]]
-    """Rows {"class", "rows", "estimate", "low", "high"}: the share of wrong labels among those given as this class."""
-    noise_by_group: list[dict[str, Any]]
-    """The same with "group" in place of "class"; empty without groups."""
-    scores: list[dict[str, Any]]
-    """Held-out on trusted rows: {"name", "accuracy", "accuracy_se", "loss", "loss_se"} for each way to weigh rows."""
+    noise_by_class: list[NoiseShare]
+    """The share of wrong labels among those given as each class."""
+    noise_by_group: list[NoiseShare]
+    """The same for each group; empty without groups."""
+    scores: list[Score]
+    """Of each weighting, on trusted rows held out."""
     chosen: str
     """The name in `scores` that was picked: the simplest, unless another has a clearly lower held-out loss."""
     helped: bool
     """False: training on all rows alike is as good as what was chosen."""
-    history: list[dict[str, Any]]
-    """Of the outer solver: {"step", "upper", "held_out", "stationarity", "calls", ...}."""
-    removal: list[dict[str, Any]]
-    """{"dropped", "loss", "accuracy"} on held-out trusted rows, with the worst `dropped` labels left out."""
+    history: list[OuterStep]
+    """Of the outer solver."""
+    removal: list[Removal]
+    """On trusted rows held out, with more and more of the worst labels left out."""
     warnings: list[str]
     """Sentences."""
     settings: dict[str, float | str]

@@ -209,8 +209,8 @@ def next_steps(command: str) -> "list[Step]":
     return [
         Step("Run again with your decisions: decided rows are trusted then.", f"{again} --decisions decisions.csv"),
         Step("Or decide in a spreadsheet: all suspects as a file.", f"{again} --suspects suspects.csv"),
-        Step("Or, without looking, write the rows without the suspects,", f"{again} --mode drop --out cleaned.csv"),
-        Step("or with the suggested labels.", f"{again} --mode relabel --out cleaned.csv"),
+        Step("Or, without looking, write the rows without the suspects.", f"{again} --mode drop --out cleaned.csv"),
+        Step("Or write them with the suggested labels.", f"{again} --mode relabel --out cleaned.csv", one_label=True),
     ]
 
 

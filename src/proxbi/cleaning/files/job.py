@@ -18,7 +18,7 @@ from proxbi.cleaning.inputs.ballots import has_votes
 from proxbi.cleaning.inputs.features import Use
 from proxbi.cleaning.inputs.prepare import Inputs, prepare
 from proxbi.cleaning.report.page import Run, Step
-from proxbi.cleaning.result import Cleaned, Overview
+from proxbi.cleaning.result import Cleaned, NoiseShare, Overview
 from proxbi.cleaning.run import clean_inputs
 
 NEEDED = ("pandas", "pyarrow", "sklearn", "jinja2")
@@ -132,7 +132,8 @@ def summary(inputs: Inputs, cleaned: Cleaned | Overview, seed: int, command: str
     from proxbi.cleaning.report.publish import versions
 
     classes = [str(label) for label in inputs.classes.tolist()]
-    by_group = [{**row, "group": inputs.group_names[row["group"]]} for row in findings.groups_judged(cleaned)]
+    by_class = [_share("class", classes, each) for each in cleaned.noise_by_class]
+    by_group = [_share("group", inputs.group_names, each) for each in findings.groups_judged(cleaned)]
     found = {
         "headline": findings.headline(cleaned),
         "for_a_model": findings.for_a_model(cleaned),
@@ -141,10 +142,10 @@ def summary(inputs: Inputs, cleaned: Cleaned | Overview, seed: int, command: str
         "decided": cleaned.counts.decided,
         "flagged": cleaned.counts.flagged,
         "noise_rate": cleaned.noise_rate._asdict(),
-        "noise_by_class": [{**row, "class": classes[row["class"]]} for row in cleaned.noise_by_class],
+        "noise_by_class": by_class,
         "noise_by_group": by_group,
         "annotators": _annotators(inputs, cleaned),
-        "scores": cleaned.scores,
+        "scores": [score._asdict() for score in cleaned.scores],
         "chosen": cleaned.chosen,
         "helped": cleaned.helped,
         "settings": cleaned.settings,
@@ -154,6 +155,11 @@ def summary(inputs: Inputs, cleaned: Cleaned | Overview, seed: int, command: str
         "versions": versions(),
     }
     return {name: _plain(value) for name, value in found.items()}
+
+
+def _share(kind: str, names: Sequence[Any], found: NoiseShare) -> dict[str, Any]:
+    """Of the labels of one class or group how many are wrong."""
+    return {kind: names[found.which], "rows": found.rows, **found.share._asdict()}
 
 
 def _annotators(inputs: Inputs, cleaned: Cleaned | Overview) -> list[dict[str, Any]]:

@@ -158,7 +158,8 @@ def from_table(source: Csv | Parquet, roles: Roles) -> Rows:
     index = source.index if isinstance(source, Parquet) else [""]
     reasons = dict.fromkeys(index, "the index of the rows") | dict.fromkeys(roles.drop, "you excluded it")
     named = (roles.id, "the ids"), (roles.group, "the groups"), (roles.trusted_column, "which rows are trusted")
-    reasons |= {column: why for column, why in (*named, (roles.label, "the labels")) if column is not None}
+    reasons |= {column: why for column, why in named if column is not None}
+    reasons |= dict.fromkeys(columns, "the labels" if len(columns) == 1 else "the votes of an annotator")
     features = [column for column in frame.columns if column not in reasons]
     if not features:
         raise ValueError(f"{name} has no columns left to be features.")

@@ -32,6 +32,7 @@ from proxbi._minimize import minimize
 from proxbi._tree import Scalar
 from proxbi.cleaning.method.kernel import gaussian, product
 from proxbi.cleaning.method.label_noise import Given, Noise, joint, symmetric_confusion
+from proxbi.cleaning.result import OuterStep
 from proxbi.hypergradient import Implicit
 from proxbi.problem import Counts, Problem
 from proxbi.regularizers import Box, Regularizer, Separable, SquaredL2
@@ -76,7 +77,7 @@ class Solved(NamedTuple):
     """The answer."""
 
     settings: Settings
-    history: list[dict[str, Any]]
+    history: list[OuterStep]
     status: Status
 
 
@@ -107,7 +108,7 @@ def solve(sample: Sample, x0: Settings, held_out: Part) -> Solved:
     y0 = jnp.asarray(np.zeros(sample.belief.shape, sample.belief.dtype))
     result = minimize(problem, x0, y0, SOLVER, steps=STEPS, every=1, tol=TOL, callbacks=[watch], throw=False)
     raise_if_interrupted(result.status)
-    history = [history_row(row, *both) for row, both in zip(result.history, losses, strict=True)]
+    history = [outer_step(row, *both) for row, both in zip(result.history, losses, strict=True)]
     return Solved(x0 if result.status.failed else best, history, result.status)
 
 
@@ -117,11 +118,10 @@ def raise_if_interrupted(status: Status) -> None:
         raise KeyboardInterrupt
 
 
-def history_row(row: dict[str, Any], seen: float, held_out: float) -> dict[str, Any]:
+def outer_step(row: dict[str, Any], seen: float, held_out: float) -> OuterStep:
     """A row of `minimize`'s history, with the losses on trusted rows: those that the solver sees, and others."""
     calls = sum(row[name] for name in vars(Counts()))
-    kept = {name: row[name] for name in ("step", "objective", "stationarity")}
-    return kept | {"upper": seen, "held_out": held_out, "calls": calls}
+    return OuterStep(row["step"], row["objective"], row["stationarity"], seen, held_out, calls)
 
 
 class KernelRidge(Problem):

@@ -26,7 +26,7 @@ from proxbi.cleaning.method.summary import Figures
 from proxbi.cleaning.method.table import Table, checked
 from proxbi.cleaning.method.voting import judge_votes
 from proxbi.cleaning.method.weightings import MEANING_OF_FREE, NOISY, PLAIN_FREE, WEIGHTINGS, Weighting
-from proxbi.cleaning.result import Cleaned, Consensus, Findings
+from proxbi.cleaning.result import Cleaned, Consensus, Findings, OuterStep
 
 Progress = Callable[[str, float], None]
 
@@ -110,7 +110,7 @@ class Learned(NamedTuple):
     tuned: list[Solved]
     verdict: selection.Verdict
     consensus: Consensus | None
-    history: list[dict[str, Any]]
+    history: list[OuterStep]
     settings: dict[str, float | str]
     wanted: bool
     """Whether weights were asked for."""

@@ -15,6 +15,11 @@ is the simplest explanation, and kept unless there is a sign against it:
 
 Without a control group it is enough that noise raises the log-likelihood by as much as it has numbers (Akaike).
 
+**Decided rows** were picked, mostly where label and belief are about as likely. Beliefs that are too sure there need
+not be so elsewhere, and a calibration that has no more than these rows to go by may be vague enough to explain all
+wrong labels away. So it is dropped for the one by labels alone if that explains all that was seen, the labels of all
+rows and the classes decided on, clearly better, by as many units as are a sign of noise.
+
 **Twice.** Quality is found, the kernel regression fitted again with it as weights, and all is done once more with its
 new scores. Without trusted rows the noise stays as it was found the first time: labels that had a part in the weights
 of their neighbours are too easily explained.
@@ -104,23 +109,55 @@ def decide(scores: Scores, evidence: Evidence, draw: np.random.Generator) -> Dec
     few, few_labels = _take(scores, some), labels.take(some)
     blurred = calibrate(few, evidence.targets(some), evidence.usual, calibration.VAGUE_SD, calibration.CLASS_SD)
     explained = noise_model.explain(few, few_labels, evidence.groups, evidence.usual, blurred)
-    sharp, noise, labelled = explained.sharp, explained.noise, evidence.labelled
-    offset: calibration.Offset = 0.0
-    # What a decided row says of the calibration depends on the noise, and what it says of the noise on the calibration.
-    for _ in range(ROUNDS if evidence.decided.any() else 1):
-        offset = _offset(noise, sharp, scores, evidence)
-        if len(sure):
-            sharp = calibrate(_take(scores, sure), evidence.targets(sure), explained.halfway, offset=offset)
-        belief = sharp.belief(scores)
-        noise = noise_model.fit_noise(belief[labelled], labels.take(labelled), evidence.groups, noise)
+    sharp, noise = _by_trusted(explained, scores, evidence)
+    if evidence.decided.any():
+        by_labels = explained.sharp, _noise(explained.sharp, explained.noise, scores, evidence)
+        lost = _log_likelihood(*by_labels, scores, evidence) - _log_likelihood(sharp, noise, scores, evidence)
+        sharp, noise = by_labels if lost > _clear_gain(evidence) else (sharp, noise)
+    labelled = evidence.labelled
+    belief = sharp.belief(_take(scores, labelled))
+    offset = _offset(noise, sharp, scores, evidence)
     covariance = calibration.uncertainty(sharp, _take(scores, sure), labels.repeats[sure], offset)
-    noise = noise_model.simplest(noise, belief[labelled], labels.take(labelled))
+    noise = noise_model.simplest(noise, belief, labels.take(labelled))
     found = Decision(sharp, noise, True, covariance, sharp)
     if _is_noisy(found, blurred, scores, evidence):
         return found
     little = noise_model.no_noise(evidence.groups, evidence.classes)
     little = noise_model.fit_near(little, blurred.belief(scores)[doubtful], labels.take(doubtful))
     return found._replace(calibration=blurred, noise=little, noisy=False)
+
+
+def _by_trusted(explained: noise_model.Explained, scores: Scores, evidence: Evidence) -> tuple[Calibration, Noise]:
+    """The calibration by trusted rows, if there are any, and the noise with it. What a decided row says of the
+    calibration depends on the noise, and what it says of the noise on the calibration: they take turns.
+    """
+    sharp, noise, sure = explained.sharp, explained.noise, evidence.sure
+    for _ in range(ROUNDS if evidence.decided.any() else 1):
+        if len(sure):
+            offset = _offset(noise, sharp, scores, evidence)
+            sharp = calibrate(_take(scores, sure), evidence.targets(sure), explained.halfway, offset=offset)
+        noise = _noise(sharp, noise, scores, evidence)
+    return sharp, noise
+
+
+def _noise(sharp: Calibration, start: Noise, scores: Scores, evidence: Evidence) -> Noise:
+    """The noise with this calibration."""
+    labelled = evidence.labelled
+    belief = sharp.belief(_take(scores, labelled))
+    return noise_model.fit_noise(belief, evidence.labels.take(labelled), evidence.groups, start)
+
+
+def _log_likelihood(sharp: Calibration, noise: Noise, scores: Scores, evidence: Evidence) -> float:
+    """Of all that was seen: labels, and the classes of decided and other trusted rows."""
+    labels, control = evidence.labels, evidence.trusted & ~evidence.decided
+    belief = sharp.belief(scores)
+    seen = labels.repeats * np.log(noise_model.judge(noise, belief, labels).likelihood)
+    return float(np.sum(np.where(control, calibration.without_noise(belief, labels), seen)))
+
+
+def _clear_gain(evidence: Evidence) -> float:
+    """Units of log-likelihood that are clearly more than the numbers of the noise gain by chance (Bayes)."""
+    return noise_model.numbers(evidence.groups, evidence.classes) * float(np.log(len(evidence.doubtful))) / 2
 
 
 def decide_again(before: Decision, scores: Scores, evidence: Evidence, draw: np.random.Generator) -> Decision:
@@ -197,7 +234,7 @@ def _is_noisy(found: Decision, blurred: Calibration, scores: Scores, evidence: E
         return gain > numbers
     surprise = simple - labels.repeats * _expected(blurred.belief(scores))
     apart = _apart(surprise[control], surprise[~trusted])
-    by_itself = gain > numbers * np.log(np.sum(~trusted)) / 2
+    by_itself = gain > _clear_gain(evidence)
     return bool(apart > CLEARLY or by_itself or (gain > 0 and apart > PROBABLY))
 
 

@@ -17,9 +17,10 @@ import numpy as np
 from jaxtyping import Array, Float
 
 from proxbi._minimize import minimize
-from proxbi.cleaning.method.bilevel import history_row, raise_if_interrupted
+from proxbi.cleaning.method.bilevel import outer_step, raise_if_interrupted
 from proxbi.cleaning.method.weightings import Task
 from proxbi.cleaning.problem import cross_entropy, hyper_cleaning
+from proxbi.cleaning.result import OuterStep
 from proxbi.datasets import Labelled
 from proxbi.hypergradient import Implicit
 from proxbi.regularizers import NegativeCappedL1
@@ -38,7 +39,7 @@ class Free:
 
     def __init__(self) -> None:
         """No run yet."""
-        self.history: list[dict[str, Any]] = []
+        self.history: list[OuterStep] = []
 
     def __call__(self, task: Task) -> Float[Array, " rows"]:
         """sigmoid(x), and 1 for rows that are not weighed."""
@@ -53,21 +54,21 @@ class Free:
 
 def _solve(
     noisy: Labelled, seen: Labelled, held_out: Labelled, task: Task
-) -> tuple[Float[np.ndarray, " noisy"], list[dict[str, Any]]]:
+) -> tuple[Float[np.ndarray, " noisy"], list[OuterStep]]:
     """The weights where the held-out loss was least, and the history."""
     shape = (len(task.settings["by_class"]), noisy.features.shape[1])
     problem = hyper_cleaning(noisy, seen, RIDGE, NegativeCappedL1(STRENGTH / len(noisy.labels), CAP))
     x0, y0 = jnp.full(len(noisy.labels), START, jnp.float32), jnp.zeros(shape, jnp.float32)
-    history: list[dict[str, Any]] = []
+    history: list[OuterStep] = []
     best = x0
 
     def watch(row: dict[str, Any], snapshot: Snapshot) -> bool:
         nonlocal best
         loss = float(_loss(snapshot.state.y, jnp.asarray(held_out.features), jnp.asarray(held_out.labels)))
-        if not history or loss < min(past["held_out"] for past in history):
+        if not history or loss < min(past.held_out for past in history):
             best = snapshot.state.x
-        history.append(history_row(row, row["upper"], loss))
-        losses = [past["held_out"] for past in history]
+        history.append(outer_step(row, row["upper"], loss))
+        losses = [past.held_out for past in history]
         return len(losses) - int(np.argmin(losses)) > PATIENCE
 
     result = minimize(

@@ -4,7 +4,7 @@ trusted rows; the other half, which had no part in any of it, is the judge. Then
 
 import math
 from collections.abc import Iterable, Sequence
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import jax.numpy as jnp
 import numpy as np
@@ -17,6 +17,7 @@ from proxbi.cleaning.method.reweighting import Rows, fit, read
 from proxbi.cleaning.method.samples import Roles
 from proxbi.cleaning.method.table import Table, bucket, padded
 from proxbi.cleaning.method.weightings import BILEVEL, NOISY, Task, Weighting
+from proxbi.cleaning.result import Removal, Score
 
 LANDMARKS = 512
 REMOVALS = 9
@@ -26,10 +27,10 @@ REMOVALS = 9
 class Verdict(NamedTuple):
     """The outcome."""
 
-    scores: list[dict[str, Any]]
+    scores: list[Score]
     chosen: str
     helped: bool
-    removal: list[dict[str, Any]]
+    removal: list[Removal]
 
 
 class Fold(NamedTuple):
@@ -48,15 +49,11 @@ class Losses(NamedTuple):
     loss: Float[np.ndarray, " judges"]
     hit: Bool[np.ndarray, " judges"]
 
-    def means(self) -> dict[str, float]:
+    def score(self, name: str) -> Score:
         """Means and their standard errors."""
         root = np.sqrt(max(1, len(self.loss) - 1))
-        return {
-            "accuracy": float(self.hit.mean()),
-            "accuracy_se": float(self.hit.std() / root),
-            "loss": float(self.loss.mean()),
-            "loss_se": float(self.loss.std() / root),
-        }
+        means = (float(mean) for each in (self.hit, self.loss) for mean in (each.mean(), each.std() / root))
+        return Score(name, *means)
 
 
 def hold(
@@ -74,7 +71,7 @@ def hold(
     weights = {one.name: [one.weigh(fold.task) for fold in folds] for one in possible}
     losses = {name: _joined(map(evaluate, folds, each)) for name, each in weights.items()}
     chosen = wanted.name if wanted else _chosen(losses)
-    scores = [{"name": name, **found.means()} for name, found in losses.items()]
+    scores = [found.score(name) for name, found in losses.items()]
     helped = _clearly_better(losses[chosen], losses[NOISY.name])
     return Verdict(scores, chosen, helped, _removal(folds, weights[BILEVEL.name], int(np.sum(~table.trusted))))
 
@@ -140,7 +137,7 @@ def _joined(parts: Iterable[Losses]) -> Losses:
     return Losses(np.concatenate(loss), np.concatenate(hit))
 
 
-def _removal(folds: list[Fold], qualities: list[Array], rows: int) -> list[dict[str, Any]]:
+def _removal(folds: list[Fold], qualities: list[Array], rows: int) -> list[Removal]:
     """The loss when rows are left out, those with the lowest quality first, as a function of how many."""
     known = [np.asarray(quality) for quality in qualities]
     ours = [quality[fold.noisy] for fold, quality in zip(folds, known, strict=True)]
@@ -149,6 +146,6 @@ def _removal(folds: list[Fold], qualities: list[Array], rows: int) -> list[dict[
     for share in np.linspace(0, min(0.9, max(0.1, 2 * wrong)), REMOVALS):
         cuts = [np.quantile(quality, share) for quality in ours]
         kept = [jnp.asarray((quality >= cut).astype(np.float32)) for quality, cut in zip(known, cuts, strict=True)]
-        means = _joined(map(evaluate, folds, kept)).means()
-        curve.append({"dropped": round(float(share) * rows), "loss": means["loss"], "accuracy": means["accuracy"]})
+        losses = _joined(map(evaluate, folds, kept))
+        curve.append(Removal(round(float(share) * rows), float(losses.loss.mean()), float(losses.hit.mean())))
     return curve

@@ -2,7 +2,7 @@
 
 import math
 from collections.abc import Iterable, Iterator
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 from jaxtyping import Bool, Float, Int
@@ -11,7 +11,7 @@ from proxbi.cleaning.method.bilevel import Solved
 from proxbi.cleaning.method.scoring import Judged
 from proxbi.cleaning.method.selection import Verdict
 from proxbi.cleaning.method.table import Table
-from proxbi.cleaning.result import Interval
+from proxbi.cleaning.result import Interval, NoiseShare
 
 FEW, MOST = 5, 0.8
 """Trusted rows of a class that are few, and the share of its labels flagged that is alarming."""
@@ -99,24 +99,24 @@ class Rates(NamedTuple):
     """Shares of wrong labels."""
 
     overall: Interval
-    by_class: list[dict[str, Any]]
-    by_group: list[dict[str, Any]]
+    by_class: list[NoiseShare]
+    by_group: list[NoiseShare]
 
 
 def rates(figures: Figures, judged: Judged, some: Table) -> Rates:
     """By what was counted of all rows, and what more is known of the rows `judged.some`, which are given too."""
     noisy = ~some.trusted & some.voted
 
-    def by(name: str, tally: Tally, index: Int[np.ndarray, " some"]) -> list[dict[str, Any]]:
+    def by(tally: Tally, index: Int[np.ndarray, " some"]) -> list[NoiseShare]:
         shares = [
             wrong_share(Tally(*(part[each : each + 1] for part in tally)), judged, noisy & (index == each))
             for each in range(len(tally.rows))
         ]
         counted = zip(tally.rows, shares, strict=True)
-        return [{name: each, "rows": int(rows), **share._asdict()} for each, (rows, share) in enumerate(counted)]
+        return [NoiseShare(each, int(rows), share) for each, (rows, share) in enumerate(counted)]
 
     overall = wrong_share(figures.by_class.total(), judged, noisy)
-    return Rates(overall, by("class", figures.by_class, some.labels), by("group", figures.by_group, some.groups))
+    return Rates(overall, by(figures.by_class, some.labels), by(figures.by_group, some.groups))
 
 
 def sentences(
@@ -152,6 +152,6 @@ def sentences(
         )
     if not informed:
         yield "Too few rows, or none of the features, tell what a label should be: all labels are kept as they are."
-    best = min(verdict.scores, key=lambda row: row["loss"])["name"]
+    best = min(verdict.scores, key=lambda score: score.loss).name
     if informed and wanted and verdict.chosen != best:
         yield f"Weights {verdict.chosen!r} were requested; weights {best!r} do better on held-out rows."

@@ -14,7 +14,7 @@ from collections.abc import Iterator
 from typing import NamedTuple
 
 import numpy as np
-from jaxtyping import Array, Float, Int
+from jaxtyping import Array, Bool, Float, Int
 
 from proxbi.cleaning.method import learners, scoring
 from proxbi.cleaning.method import votes as ballots
@@ -48,6 +48,8 @@ class Ballot(NamedTuple):
     votes: Votes
     known: Int[np.ndarray, " rows"]
     """The classes of trusted rows, -1 for others."""
+    decided: Bool[np.ndarray, " rows"]
+    """The trusted rows that a person decided, having seen the votes."""
     repeats: Float[np.ndarray, " rows"]
 
     @classmethod
@@ -55,7 +57,15 @@ class Ballot(NamedTuple):
         """Of some rows of a table with votes."""
         assert table.votes is not None
         known = np.where(table.trusted, table.labels, -1)[rows]
-        return cls(Votes.of(table.votes[rows]), known, table.repeats[rows].astype(np.float64))
+        return cls(Votes.of(table.votes[rows]), known, table.decided[rows], table.repeats[rows].astype(np.float64))
+
+    def by_votes_alone(self, classes: int) -> Float[np.ndarray, "rows classes"]:
+        """The first probabilities. Decided rows are read like all others for them: they were picked where votes go
+        wrong, and as a sample of what annotators do they would discredit all of them.
+        """
+        fair = np.where(self.decided, -1, self.known)
+        shares, _ = ballots.by_votes_alone(self.votes, classes, fair, self.repeats)
+        return ballots.settled(shares, self.known)
 
     def posterior(self, belief: Float[np.ndarray, "rows classes"], annotators: Annotators) -> np.ndarray:
         """Of each row's class."""
@@ -93,7 +103,7 @@ def judge_votes(
     fit, seed = fitted.fit, int(draw.integers(2**31))
     weights = scoring.wanted_weights(wanted, table, fitted, settings) if wanted else np.ones(len(fit))
     ballot = Ballot.of(table, fit)
-    shares, _ = ballots.by_votes_alone(ballot.votes, table.classes, ballot.known, ballot.repeats)
+    shares = ballot.by_votes_alone(table.classes)
     readings = []
     for _ in range(ROUNDS):
         learned = _learn(table, fitted, weights, shares, seed)
@@ -107,9 +117,11 @@ def judge_votes(
     as_read = _judge_rest(table, fitted, learned, found)
     everywhere = ballots.settled(trust(as_read), np.where(table.trusted, table.labels, -1))
     each = np.arange(len(table.labels))
-    quality = everywhere[each, table.labels]
+    # Votes say nothing about a row without any: its label is the most likely class.
+    judged_label = np.where(table.voted, table.labels, everywhere.argmax(axis=1))
+    quality = everywhere[each, judged_label]
     elsewhere = everywhere.copy()
-    elsewhere[each, table.labels] = -1
+    elsewhere[each, judged_label] = -1
     weight = np.where(table.voted, quality, 0.0)
     weight[fit] = np.minimum(weights, weight[fit]) if wanted else weight[fit]
     weight[table.trusted] = 1

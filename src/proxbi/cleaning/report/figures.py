@@ -8,7 +8,7 @@ from jaxtyping import Bool, Int
 
 from proxbi.cleaning.report.markup import Svg, number, percent, short
 from proxbi.cleaning.report.svg import Curve, Mark, histogram, intervals, lines
-from proxbi.cleaning.result import Cleaned
+from proxbi.cleaning.result import Cleaned, NoiseShare, OuterStep, Removal
 
 MATRIX = 20  # classes whose matrix still fits on a page
 PAIRS = 25  # cells that are listed in its place
@@ -27,20 +27,28 @@ def histograms(cleaned: Cleaned) -> list[Svg]:
     ]
 
 
-def rates(noise: list[Row], key: str, names: Sequence[str]) -> Row | None:
+def annotators(cleaned: Cleaned, names: Sequence[str]) -> Row | None:
+    """Bars of the share of wrong votes of each annotator, if they have names."""
+    found = [] if cleaned.consensus is None or not names else cleaned.consensus.annotators
+    shares = [NoiseShare(which, each.votes, each.rate) for which, each in enumerate(found)]
+    return rates(shares, names, "share of wrong votes", "the number of votes")
+
+
+def rates(
+    noise: list[NoiseShare],
+    names: Sequence[str],
+    label: str = "share of wrong labels",
+    counted: str = "the number of rows that are not trusted",
+) -> Row | None:
     """Bars of the noise rate by class or group, the highest first, and a note."""
     if not noise:
         return None
-    shown = sorted(noise, key=lambda row: (not np.isfinite(row["estimate"]), -row["estimate"]))[:BARS]
-    marks = [_rate(row, names[row[key]]) for row in shown]
-    note = "In brackets: the number of rows that are not trusted."
+    shown = sorted(noise, key=lambda each: (not np.isfinite(each.share.estimate), -each.share.estimate))[:BARS]
+    marks = [Mark(short(names[each.which], LETTERS), *each.share, note=f" ({each.rows:,})") for each in shown]
+    note = f"In brackets: {counted}."
     if len(noise) > BARS:
         note += f" The {BARS} of {len(noise)} with the highest rate are shown."
-    return {"chart": intervals(marks, "share of wrong labels, with 95 % interval", percent, bars=True), "note": note}
-
-
-def _rate(row: Row, name: str) -> Mark:
-    return Mark(short(name, LETTERS), row["estimate"], row["low"], row["high"], note=f" ({row['rows']:,})")
+    return {"chart": intervals(marks, f"{label}, with 95 % interval", percent, bars=True), "note": note}
 
 
 def confusion(cleaned: Cleaned, given: Int[np.ndarray, " rows"], labels: Sequence[str]) -> Row:
@@ -68,29 +76,24 @@ def confusion(cleaned: Cleaned, given: Int[np.ndarray, " rows"], labels: Sequenc
     return {"names": names, "matrix": [], "sums": ([], []), "pairs": pairs}
 
 
-def convergence(history: list[Row]) -> list[Svg]:
+def convergence(history: list[OuterStep]) -> list[Svg]:
     """The upper loss, as the solver sees it and on rows held out from it; and the stationarity."""
-    losses = _known(history, {"upper": "seen by the solver", "held_out": "held out"})
-    stationarity = _known(history, {"stationarity": "stationarity"})
-    charts = []
-    if losses:
-        charts.append(lines(losses, "outer step", "upper loss"))
-    if stationarity:
-        charts.append(lines(stationarity, "outer step", "stationarity", log=True))
+    steps = [row.step for row in history]
+    seen = Curve("seen by the solver", steps, [row.upper for row in history])
+    held_out = Curve("held out", steps, [row.held_out for row in history])
+    losses = [curve for curve in (seen, held_out) if np.isfinite(curve.y).any()]
+    stationarity = Curve("stationarity", steps, [row.stationarity for row in history])
+    charts = [lines(losses, "outer step", "upper loss")] if losses else []
+    if np.isfinite(stationarity.y).any():
+        charts.append(lines([stationarity], "outer step", "stationarity", log=True))
     return charts
 
 
-def _known(history: list[Row], names: dict[str, str]) -> list[Curve]:
-    """A curve against the steps for each column that has numbers in it."""
-    curves = [Curve(name, _column(history, "step"), _column(history, column)) for column, name in names.items()]
-    return [curve for curve in curves if np.isfinite(curve.y).any()]
-
-
-def gap(history: list[Row]) -> str:
+def gap(history: list[OuterStep]) -> str:
     """The overfitting gap at the last step, in a sentence; empty where it was not measured."""
     if not history:
         return ""
-    seen, held_out = (_column(history[-1:], name)[0] for name in ("upper", "held_out"))
+    seen, held_out = history[-1].upper, history[-1].held_out
     if not np.isfinite(held_out - seen):
         return ""
     return (
@@ -99,16 +102,11 @@ def gap(history: list[Row]) -> str:
     )
 
 
-def removal(curve: list[Row], flagged: int) -> list[Svg]:
+def removal(curve: list[Removal], flagged: int) -> list[Svg]:
     """Held-out loss and accuracy without the worst rows; a line stands at the number of flagged ones."""
     if not curve:
         return []
-    dropped, label = _column(curve, "dropped"), "rows dropped, worst quality first"
-    return [
-        lines([Curve(what, dropped, _column(curve, what))], label, f"held-out {what}", mark=flagged)
-        for what in ("loss", "accuracy")
-    ]
-
-
-def _column(rows: list[Row], name: str) -> list[float]:
-    return [np.nan if row.get(name) is None else float(row[name]) for row in rows]
+    dropped, label = [point.dropped for point in curve], "rows dropped, worst quality first"
+    loss = Curve("loss", dropped, [point.loss for point in curve])
+    accuracy = Curve("accuracy", dropped, [point.accuracy for point in curve])
+    return [lines([each], label, f"held-out {each.name}", mark=flagged) for each in (loss, accuracy)]

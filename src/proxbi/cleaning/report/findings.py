@@ -1,11 +1,10 @@
 """What was found, in sentences: the same on the terminal, in the summary for machines and on the page."""
 
 from math import isfinite
-from typing import Any
 
 from proxbi.cleaning.method.weightings import NOISY, PLAIN
 from proxbi.cleaning.report.markup import percent
-from proxbi.cleaning.result import Cleaned, Interval, Overview
+from proxbi.cleaning.result import Cleaned, Interval, NoiseShare, Overview, Score
 
 NOT_KNOWN = "not known"
 NORMAL = 1.96
@@ -39,7 +38,7 @@ def share_wrong(rate: Interval) -> str:
 
 def for_a_model(cleaned: Cleaned | Overview) -> str:
     """Whether the wrong labels matter for a model that is trained on them."""
-    by_name = {row["name"]: row for row in cleaned.scores}
+    by_name = {score.name: score for score in cleaned.scores}
     given, chosen = by_name.get(NOISY.name), by_name.get(cleaned.chosen)
     if given is None or chosen is None:
         return "Whether this matters for a model was not measured."
@@ -58,15 +57,15 @@ def judge(cleaned: Cleaned | Overview) -> str:
     return f"held-out rows (by the labels given: {why})"
 
 
-def scored(row: dict[str, Any]) -> Interval:
+def scored(score: Score) -> Interval:
     """The accuracy and its 95 % interval."""
-    reach = NORMAL * row["accuracy_se"]
-    return Interval(row["accuracy"], max(0.0, row["accuracy"] - reach), min(1.0, row["accuracy"] + reach))
+    reach = NORMAL * score.accuracy_se
+    return Interval(score.accuracy, max(0.0, score.accuracy - reach), min(1.0, score.accuracy + reach))
 
 
 def before_and_after(cleaned: Cleaned | Overview) -> tuple[Interval, Interval] | None:
     """Held-out accuracy with all labels as given and as cleaned, if it was measured."""
-    by_name = {row["name"]: scored(row) for row in cleaned.scores}
+    by_name = {score.name: scored(score) for score in cleaned.scores}
     return (by_name[NOISY.name], by_name[cleaned.chosen]) if {NOISY.name, cleaned.chosen} <= set(by_name) else None
 
 
@@ -85,9 +84,9 @@ def with_interval(share: Interval) -> str:
     return f"{percent(share.estimate)} ({100 * share.low:.1f}-{100 * share.high:.1f} %)"
 
 
-def groups_judged(cleaned: Cleaned | Overview) -> list[dict[str, Any]]:
+def groups_judged(cleaned: Cleaned | Overview) -> list[NoiseShare]:
     """The rates of the groups that have rows to judge: trusted rows given apart are a group without any."""
-    return [row for row in cleaned.noise_by_group if row["rows"]]
+    return [each for each in cleaned.noise_by_group if each.rows]
 
 
 def whole(share: float) -> str:
@@ -101,5 +100,5 @@ def whole(share: float) -> str:
     return f"{100 * share:.0f}" if share >= 0.0995 or share == 0 else f"{100 * share:.1f}"
 
 
-def _accuracy(row: dict[str, Any]) -> str:
-    return with_interval(scored(row))
+def _accuracy(score: Score) -> str:
+    return with_interval(scored(score))

@@ -16,7 +16,7 @@ from proxbi.cleaning.report.evidence import contradicting_copies
 from proxbi.cleaning.report.markup import number, percent, script_data, short
 from proxbi.cleaning.report.review import COLUMNS, LETTERS, suspects, table, teaching
 from proxbi.cleaning.report.rows import Rows
-from proxbi.cleaning.result import Cleaned
+from proxbi.cleaning.result import Cleaned, Score
 from proxbi.report.page import render
 
 if TYPE_CHECKING:
@@ -31,6 +31,8 @@ class Step(NamedTuple):
 
     text: str
     command: str = ""
+    one_label: bool = False
+    """Whether it is possible only where each row has one label, and not several votes."""
 
 
 class Run(NamedTuple):
@@ -68,6 +70,7 @@ def write_report(
     images: np.ndarray | None = None,
     frame: "pd.DataFrame | None" = None,
     features: Float[np.ndarray, "rows columns"] | None = None,
+    annotators: Sequence[str] = (),
     uses: Sequence[Use] = (),
     steps: Sequence[Step] = (),
     title: str = "Label cleaning",
@@ -83,6 +86,7 @@ def write_report(
     - `images`: [n, height, width] or [n, height, width, 3], shown beside the suspects.
     - `frame`: columns to show beside the suspects (the first 8), and to say which values speak against a label.
     - `features`: rows as numbers, to say which are alike; `uses`: what became of each column.
+    - `annotators`: the names of those who voted, where rows have several votes.
     - `steps`: what to do now. `title`: the head of the page; `run`: for its foot.
     - `show_rows`: False leaves out all that is about single rows, for pages that are shared outside.
 
@@ -106,12 +110,22 @@ def write_report(
     names = [str(label) for label in labels]
     called = None if ids is None else list(ids)
     rows = Rows(cleaned, names, given, called, groups, group_of, images, frame, id_name, features, before)
-    body = {"title": title, "steps": list(steps), "show_rows": show_rows, **_columns(uses), **_foot(run or Run())}
-    body |= _judged(cleaned) | _drawn(rows)
+    body = {
+        "title": title,
+        "steps": _possible(steps, cleaned),
+        "show_rows": show_rows,
+        **_columns(uses),
+        **_foot(run or Run()),
+    }
+    body |= _judged(cleaned) | _drawn(rows) | {"by_annotator": figures.annotators(cleaned, annotators)}
     most = SUSPECTS
     while len(page := _page(rows, body, run or Run(), most if show_rows else 0)) > LARGEST_PAGE and most > 1:
         most //= 2
     Path(path).write_bytes(page)
+
+
+def _possible(steps: Sequence[Step], cleaned: Cleaned) -> list[Step]:
+    return [step for step in steps if cleaned.consensus is None or not step.one_label]
 
 
 def _page(rows: Rows, body: dict[str, Any], run: Run, most: int) -> bytes:
@@ -168,7 +182,8 @@ def _suspects_note(rows: Rows, most: int) -> str:
 def _tiles(cleaned: Cleaned) -> list[Tile]:
     """The three numbers that a reader looks for first."""
     (judged, trusted, decided, flagged), rate = cleaned.counts, cleaned.noise_rate
-    who = f"{trusted:,} more are trusted" + (f", {decided:,} of them decided by hand" if decided else "")
+    others = {0: "none is trusted", 1: "1 more is trusted"}.get(trusted, f"{trusted:,} more are trusted")
+    who = others + (f", {decided:,} of them decided by hand" if decided else "")
     known = findings.is_known(rate)
     share = (
         f"95 % interval: {findings.whole(rate.low)} to {findings.whole(rate.high)} %"
@@ -223,7 +238,7 @@ def _judged(cleaned: Cleaned) -> dict[str, Any]:
         "headline": findings.headline(cleaned),
         "for_a_model": findings.for_a_model(cleaned),
         "judge": findings.judge(cleaned),
-        "scores": [_score(row) for row in cleaned.scores],
+        "scores": [_score(each) for each in cleaned.scores],
         "chosen": cleaned.chosen,
         "gap": figures.gap(cleaned.history),
         "settings": [(name, value if isinstance(value, str) else number(value)) for name, value in settings],
@@ -231,24 +246,24 @@ def _judged(cleaned: Cleaned) -> dict[str, Any]:
     }
 
 
-def _score(row: dict[str, Any]) -> dict[str, str]:
-    name, reach = row["name"], findings.NORMAL * row["loss_se"]
+def _score(score: Score) -> dict[str, str]:
+    name, reach = score.name, findings.NORMAL * score.loss_se
     return {
         "name": name,
         "plain": PLAIN.get(name, name),
         "meaning": MEANINGS.get(name, ""),
-        "accuracy": findings.with_interval(findings.scored(row)),
-        "loss": f"{row['loss']:.3f} ({max(0.0, row['loss'] - reach):.3f}-{row['loss'] + reach:.3f})",
+        "accuracy": findings.with_interval(findings.scored(score)),
+        "loss": f"{score.loss:.3f} ({max(0.0, score.loss - reach):.3f}-{score.loss + reach:.3f})",
     }
 
 
 def _drawn(rows: Rows) -> dict[str, Any]:
     cleaned = rows.cleaned
-    groups = None if rows.groups is None else figures.rates(findings.groups_judged(cleaned), "group", rows.groups)
+    groups = None if rows.groups is None else figures.rates(findings.groups_judged(cleaned), rows.groups)
     return {
         "histograms": figures.histograms(cleaned),
         **figures.confusion(cleaned, rows.given, rows.labels),
-        "by_class": figures.rates(cleaned.noise_by_class, "class", rows.labels),
+        "by_class": figures.rates(cleaned.noise_by_class, rows.labels),
         "by_group": groups,
         "convergence": figures.convergence(cleaned.history),
         "removal": figures.removal(cleaned.removal, cleaned.counts.flagged),

@@ -54,6 +54,7 @@ def publish(
         images=_images(X, apart),
         frame=_frame(X, apart),
         features=_features(inputs, X, apart),
+        annotators=[str(name) for name in inputs.annotators],
         uses=[*inputs.encoder.uses, *unused],
         steps=steps,
         title=title,
