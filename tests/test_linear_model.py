@@ -23,7 +23,7 @@ from sklearn.utils.estimator_checks import parametrize_with_checks
 
 from proxbi.glm.losses import Logistic, Loss, Softmax, Squared
 from proxbi.linear_model import TunedLinearRegression, TunedLogisticRegression, bilevel
-from proxbi.linear_model.choice import Candidate, Verdict, _gain, _picked
+from proxbi.linear_model.choice import Candidate, _gain, _picked
 from proxbi.linear_model.design import columns, padded, roomy
 from proxbi.linear_model.folds import from_splits
 from proxbi.linear_model.path import Kind
@@ -180,10 +180,11 @@ def test_hypergradients_are_differences(loss: str, kind: str) -> None:
     made, penalty = kind_of(lower, ratio), 0.13
     solution = lower.solve(made.strengths(penalty, lower.units))
     factors = Strengths(ratio * made.weight, (1 - ratio) * np.ones(FEATURES))
-    work = lower.at_work(solution, factors, lower.units)
     draw = np.random.default_rng(0)
-    x = {"all": jnp.asarray(np.log(penalty)), "own": jnp.asarray(0.3 * draw.normal(size=FEATURES))}
-    way = {"all": jnp.asarray(0.7), "own": jnp.asarray(draw.normal(size=FEATURES))}
+    work = lower.at_work(solution, factors, lower.units, draw.normal(size=(6, FEATURES)))
+    x = {"all": np.log(penalty), "lean": 0.2, "own": 0.3 * draw.normal(size=FEATURES)}
+    way = {"all": 0.7, "lean": -0.4, "own": draw.normal(size=FEATURES)}
+    x, way = (jax.tree.map(jnp.asarray, part) for part in (x, way))
     problem = Problem(bilevel._upper, bilevel._lower, data=work.data)
     hypergradient = bilevel.OnFace(smooth=ratio == 0)
 
@@ -324,16 +325,39 @@ def test_a_row_of_weight_two_is_two_rows() -> None:
     repeated = judged(np.repeat(gains, weights), np.repeat(fold, weights), np.ones(weights.sum()))
     assert once == pytest.approx(repeated)
     alike = judged(fold - 1.5, fold, np.ones(20))  # the rows of a fold say the same: there are four, not twenty
-    assert alike[1] == pytest.approx(np.std([-1.5, -0.5, 0.5, 1.5], ddof=1) / 2)
+    # Their fits share two thirds of their rows: the error is larger than that of four independent numbers.
+    assert alike[1] == pytest.approx(np.std([-1.5, -0.5, 0.5, 1.5], ddof=1) * np.sqrt(1 / 4 + 1 / 3))
+
+
+def evidence(**losses: Any) -> tuple[Any, Task]:
+    """Losses of candidates, in order, on twenty rows in four folds."""
+    splits = [(np.arange(20) % 4 != fold, np.arange(20) % 4 == fold) for fold in range(4)]
+    rows, weights = np.zeros((20, 1)), np.ones(20)
+    task = Task(Squared(), rows, rows, 1, weights, from_splits(splits, weights), "ridge", None)
+    names = {"one": Candidate("all"), "line": Candidate("feature", np.inf), "free": Candidate("feature", 1.0)}
+    return {names[name]: np.ones(20) - gain for name, gain in losses.items()}, task
 
 
 def test_a_gain_of_rounding_is_none() -> None:
     def pick(gain: float) -> str:
-        verdicts = [Verdict(Candidate("all"), 1.0, 0.0, 0.0), Verdict(Candidate("feature", 1.0), 1.0, gain, gain / 10)]
-        return _picked(verdicts, "auto", "").candidate.per
+        return _picked(*evidence(one=0.0, line=gain), "auto", "").candidate.per
 
     assert pick(1e-12) == "all"
     assert pick(1e-2) == "feature"
+
+
+def test_the_simplest_is_kept_unless_another_is_better_by_more_than_its_error() -> None:
+    noise = np.random.default_rng(0).normal(size=20)
+
+    def pick(**gains: Any) -> Candidate:
+        return _picked(*evidence(one=0.0, **gains), "auto", "").candidate
+
+    assert pick(line=0.01 + noise) == Candidate("all")
+    assert pick(line=0.5 + 0.1 * noise, free=0.51 + 0.5 * noise) == Candidate("feature", np.inf)
+    assert pick(line=0.5 + 0.1 * noise, free=0.8 + 0.1 * noise) == Candidate("feature", 1.0)
+    asked = _picked(*evidence(one=0.0, line=noise - 9, free=noise - 10), "feature", "")
+    assert asked.candidate == Candidate("feature", np.inf)  # one penalty is no candidate then
+    assert "higher than with one penalty" in asked.reason
 
 
 def test_fewer_than_three_folds_leave_no_evidence() -> None:
@@ -341,7 +365,7 @@ def test_fewer_than_three_folds_leave_no_evidence() -> None:
     model = TunedLinearRegression(cv=2).fit(X, y)
     assert model.chosen_["per"] == "all"
     assert "fewer than three folds" in model.chosen_["reason"]
-    assert Candidate("feature", 1.0).words() == "one penalty for each feature, with a prior of precision 1"
+    assert Candidate("feature", 1.0).words() == "one penalty for each feature, by size and with a prior of precision 1"
 
 
 def test_a_fold_that_is_held_out_has_no_part() -> None:

@@ -39,6 +39,7 @@ from proxbi.result import Result, Status
 from proxbi.solvers import AdaptiveProxBiO
 
 STEPS, RTOL = 60, 1e-3  # what is left to gain then is far below what another draw of the rows would change
+LEAST_SLOPE = 1e-4  # of the loss, for a factor of e in all penalties: x0 may be an answer, with nothing left to compare to
 FARTHEST = 10.0  # without h: the log penalties stay so close to their mean, a factor of 20,000
 MOST_LEAN = 2.0  # at 1 penalties are what a step of the EM algorithm makes of the sizes; beyond 2, nearly all or nothing
 EXACT = 1e-6  # of the gradient at zero: a lower level that is solved less well makes the hypergradient rough
@@ -117,8 +118,12 @@ class OnFace(ControlledHypergradient):
         )
 
 
-def solve(data: Data, x0: PyTree, u0: Float[Array, "folds entries"], strength: float | None, smooth: bool) -> Result:
-    """The penalties, from x0; the lower level from u0. Without a strength `own` has no prior but a box."""
+def solve(
+    data: Data, x0: PyTree, u0: Float[Array, "folds entries"], strength: float | None, smooth: bool, loss: float
+) -> Result:
+    """The penalties, from x0; the lower level from u0, whose loss this is. Without a strength `own` has no prior but a
+    box.
+    """
     parts: dict[str, Regularizer] = {"all": Zero()}
     if "lean" in x0:
         parts["lean"] = Box(0.0, MOST_LEAN)
@@ -126,7 +131,8 @@ def solve(data: Data, x0: PyTree, u0: Float[Array, "folds entries"], strength: f
         parts["own"] = Box(-FARTHEST, FARTHEST) if strength is None else SquaredL2(np.float64(strength))
     problem = Problem(_upper, _lower, Separable(parts), data)
     solver = AdaptiveProxBiO(OnFace(smooth))
-    result = minimize(problem, x0, u0, solver, steps=STEPS, rtol=RTOL, throw=False)
+    tol = max(LEAST_SLOPE * loss, np.finfo(float).tiny)
+    result = minimize(problem, x0, u0, solver, steps=STEPS, tol=tol, rtol=RTOL, throw=False)
     if result.status is Status.INTERRUPTED:
         raise KeyboardInterrupt
     return result

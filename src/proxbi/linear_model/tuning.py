@@ -204,7 +204,7 @@ class _Tuning(NamedTuple):
         for _ in range(MOST_EXTENSIONS):
             work = self.lower.at_work(at.solution, factors, self.tie[self.lower.units], self.sizes)
             x0 = jax.tree.map(jnp.asarray, at.x)
-            result = solve(work.data, x0, work.u, strength, smooth=self.kind.ratio == 0)
+            result = solve(work.data, x0, work.u, strength, self.kind.ratio == 0, self.loss(at))
             at = self.solve({name: np.asarray(part) for name, part in result.x.items()}, at.solution)
             if self.lower.rows is work.data.rows:
                 break
