@@ -25,6 +25,7 @@ from proxbi.glm.losses import Logistic, Loss, Softmax, Squared
 from proxbi.linear_model import TunedLinearRegression, TunedLogisticRegression, bilevel
 from proxbi.linear_model.choice import Candidate, _gain, _picked
 from proxbi.linear_model.design import columns, padded, roomy
+from proxbi.linear_model.estimators import _as_counts
 from proxbi.linear_model.folds import from_splits
 from proxbi.linear_model.path import Kind
 from proxbi.linear_model.tuning import Task
@@ -509,3 +510,26 @@ def test_a_constant_target_needs_no_coefficients() -> None:
         model = TunedLinearRegression(penalty, per="all").fit(X, np.full(ROWS, 3.0))
         np.testing.assert_allclose(model.coef_, 0, atol=1e-10)
         assert model.intercept_ == pytest.approx(3.0)
+
+
+@pytest.mark.slow
+def test_data_that_need_no_penalty_or_a_huge_one() -> None:
+    """Nothing is left to gain by many penalties; and columns whose units differ by 16 decades."""
+    X, y = drawn("squared")
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        constant = TunedLinearRegression().fit(X, np.full(ROWS, 3.0))
+        np.testing.assert_allclose(constant.predict(X), 3.0)
+        units = np.geomspace(1e-8, 1e8, FEATURES)
+        scaled = TunedLinearRegression(per="feature", upper_regularizer=np.inf).fit(X * units, y)
+    alike = TunedLinearRegression(per="feature", upper_regularizer=np.inf).fit(X, y)
+    assert scaled.cv_loss_ <= 1.05 * alike.cv_loss_
+
+
+def test_weights_are_counts_or_ratios() -> None:
+    weights = np.random.default_rng(0).integers(0, 4, 50).astype(float)
+    np.testing.assert_array_equal(_as_counts(weights), weights)
+    ratios = _as_counts(1e-300 * np.full(50, 0.5))
+    np.testing.assert_allclose(ratios, 1.0)  # fifty rows alike are fifty rows, whatever the unit
+    np.testing.assert_allclose(_as_counts(weights / 7), _as_counts(weights / 1e9))
+    assert _as_counts(weights / 7).sum() == pytest.approx(weights.sum() ** 2 / np.sum(weights**2))

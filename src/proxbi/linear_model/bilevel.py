@@ -23,7 +23,6 @@ import equinox as eqx
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jax.scipy.linalg import cho_factor, cho_solve
 from jaxtyping import Array, Float, Int, PyTree
 
 from proxbi._minimize import minimize
@@ -151,5 +150,5 @@ def _lower(x: PyTree, u: Array, data: Data) -> Scalar:
 def _adjoint(hessian: Array, blocks: Blocks, norm: Array, u: Array, slope: Array) -> tuple[Array, Array]:
     """v on the face, and u_g / |u_g|."""
     curved, on_face, unit = lower.face(hessian, blocks, norm, u)
-    v = cho_solve(cho_factor(curved), jnp.where(on_face, slope, 0.0))
+    v = lower.solve_positive(curved, jnp.where(on_face, slope, 0.0))
     return jnp.where(on_face, v, 0.0), unit

@@ -57,7 +57,8 @@ class _Tuned(BaseEstimator):
         """Choose the penalties, and fit to all rows with them.
 
         - `X`: numbers, an array, a data frame or a sparse matrix of SciPy, without missing values.
-        - `sample_weight`: how much each row counts, in the fits and in the losses that judge them.
+        - `sample_weight`: how much each row counts, in the fits and in the losses that judge them. Whole numbers are
+          repetitions; of others only the ratios matter.
         - `X_val, y_val`: rows to judge by, in place of `cv`; they are among the rows of the final fit.
         """
         require_a_working_jax()
@@ -69,6 +70,7 @@ class _Tuned(BaseEstimator):
         weights = _check_sample_weight(sample_weight, X, dtype=np.float64, ensure_non_negative=True)
         if not weights.any():
             raise ValueError("sample_weight is zero for all rows.")
+        weights = _as_counts(weights)
         if X_val is None:
             splits = list(check_cv(self.cv, y, classifier=self._classifies()).split(X, y))
         else:
@@ -272,13 +274,21 @@ class TunedLogisticRegression(ClassifierMixin, _Tuned):
     def _targets(self, y: np.ndarray) -> tuple[Loss, np.ndarray, int]:
         self.classes_, numbers = np.unique(y, return_inverse=True)
         if len(self.classes_) < 2:
-            raise ValueError(f"y has one class only: {self.classes_[0]!r}.")
+            raise ValueError(f"y has one class only: {str(self.classes_[0])!r}.")
         if len(self.classes_) == 2:
             return Logistic(), numbers.astype(float)[:, None], 1
         return Softmax(), numbers, len(self.classes_)
 
     def _set_coefficients(self, coef: np.ndarray, intercept: np.ndarray) -> None:
         self.coef_, self.intercept_ = coef, intercept
+
+
+def _as_counts(weights: np.ndarray) -> np.ndarray:
+    """Whole numbers count rows. Others are scaled to add up to the effective number of rows, (sum w)^2 / sum w^2."""
+    if np.array_equal(weights, np.round(weights)):
+        return weights
+    weights = weights / weights.max()
+    return weights * weights.sum() / np.sum(weights**2)
 
 
 def _stacked(X: Any, X_val: Any) -> Any:

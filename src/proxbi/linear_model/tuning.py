@@ -130,7 +130,7 @@ def many_penalties(
 
     The prior says that log penalties scatter around a line, all - lean size, with variance 1 / precision. Beside a mean
     of n losses, each of which is (up to a constant) a negative log-likelihood of noise of variance s2, it has the
-    strength precision * s2 / n. The losses at one penalty estimate s2; those of classes are likelihoods, and s2 is 1.
+    strength precision * s2 / n; an infinite precision leaves the line alone. The losses at one penalty estimate s2; those of classes are likelihoods, and s2 is 1.
     """
     lower, _ = task.lower_level(rotate=False)
     kind = Kind(one.ratio, task.kinds(lower.units)[0].weight)
@@ -144,6 +144,8 @@ def many_penalties(
     if any(precision is not None for precision in precisions):
         at = tuning.along_the_line(at)
     for precision in precisions:
+        if precision != np.inf and "own" not in at.x:
+            at = At(at.x | {"own": np.zeros(sizes.shape[1])}, at.solution)
         strength = None if precision is None else max(precision * noise / task.weights.sum(), LEAST_STRENGTH)
         at, status = tuning.descend(at, strength)
         coef, intercept = lower.coefficients(at.solution)
@@ -197,8 +199,6 @@ class _Tuning(NamedTuple):
 
     def descend(self, at: At, strength: float | None) -> tuple[At, str]:
         """Penalties by the bilevel problem on the columns at work; again where others have come to work."""
-        if strength != np.inf and "own" not in at.x:
-            at = At(at.x | {"own": np.zeros(self.sizes.shape[1])}, at.solution)
         ones = np.ones(self.lower.columns.shape[1])
         factors = Strengths(self.kind.ratio * self.kind.weight, (1 - self.kind.ratio) * ones)
         for _ in range(MOST_EXTENSIONS):
