@@ -38,9 +38,9 @@ from proxbi.result import Result, Status
 from proxbi.solvers import AdaptiveProxBiO
 
 STEPS, RTOL = 60, 1e-3  # what is left to gain then is far below what another draw of the rows would change
-LEAST_SLOPE = 1e-4  # of the loss, for a factor of e in all penalties: x0 may be an answer, with nothing left to compare to
+LEAST_SLOPE = 1e-4  # of the loss, for a factor of e in a penalty: x0 may be an answer, where a ratio means nothing
 FARTHEST = 10.0  # without h: the log penalties stay so close to their mean, a factor of 20,000
-MOST_LEAN = 2.0  # at 1 penalties are what a step of the EM algorithm makes of the sizes; beyond 2, nearly all or nothing
+MOST_LEAN = 2.0  # at 1 penalties are those of a step of the EM algorithm; far above, it is all or nothing
 EXACT = 1e-6  # of the gradient at zero: a lower level that is solved less well makes the hypergradient rough
 
 

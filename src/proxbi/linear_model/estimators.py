@@ -142,7 +142,7 @@ class _Tuned(BaseEstimator):
             raise ValueError(f"groups must be given for {asked}: the group of each column of X.")
         given = self.upper_regularizer
         number = isinstance(given, int | float | np.number) and not isinstance(given, bool)
-        if not (given is None or given == "auto" or (number and given > 0)):  # type: ignore[operator]
+        if not (given is None or given == "auto" or (number and given > 0)):
             raise ValueError(f"upper_regularizer must be 'auto', None or a number > 0, got {given!r}.")
 
     def _group_numbers(self, features: int) -> np.ndarray | None:

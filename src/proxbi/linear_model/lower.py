@@ -25,6 +25,7 @@ from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 from jax.scipy.linalg import cho_factor, cho_solve
 from jaxtyping import Array, Float, Int
 
@@ -333,17 +334,21 @@ def _pinned(hessian: Array, rows: Rows) -> Array:
 
 
 def _hessian(loss: Loss, rows: Rows, u: Array) -> Float[Array, "folds entries entries"]:
-    """sum_i w_i (z_i z_i') (x) l''_i, one pair of outputs after the other: all at once they fill the memory."""
+    """sum_i w_i (z_i z_i') (x) l''_i, one pair of outputs after the other: all at once they fill the memory. l'' is
+    symmetric, so each pair is computed once.
+    """
     scores, columns = _scores(rows, u), rows.design.shape[-1]
     outputs = scores.shape[2]
     units = jnp.eye(outputs, dtype=u.dtype)
+    one, other = np.triu_indices(outputs)
+    pair_of = np.zeros((outputs, outputs), int)
+    pair_of[one, other] = pair_of[other, one] = np.arange(len(one))
 
     def of_fold(design: Array, scores: Array, weights: Array) -> Array:
         curvature = loss.curvature(scores, rows.targets)
         second = jax.vmap(lambda unit: weights[:, None] * curvature(jnp.broadcast_to(unit, scores.shape)))(units)
-        pairs = jnp.moveaxis(second, 1, 2).reshape(outputs * outputs, -1)
-        parts = jax.lax.map(lambda w: (design * w[:, None]).T @ design, pairs)
-        parts = parts.reshape(outputs, outputs, columns, columns)
+        parts = jax.lax.map(lambda w: (design * w[:, None]).T @ design, second[one, :, other])
+        parts = parts[pair_of]
         return jnp.transpose(parts, (2, 0, 3, 1)).reshape(columns * outputs, columns * outputs)
 
     if rows.design.ndim == 2:

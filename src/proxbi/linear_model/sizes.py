@@ -35,12 +35,12 @@ def log_sizes(
     """
     coef, intercept = lower.coefficients(solution)
     scores = np.stack([np.asarray(lower.columns.X @ w.T) + b for w, b in zip(coef, intercept, strict=True)])
-    slopes, curvature = _derivatives(lower.loss, scores, jnp.asarray(lower.targets), lower.folds.fit)
+    slopes, curvature = _derivatives(lower.loss, *map(jnp.asarray, (scores, lower.targets, lower.folds.fit)))
     # The columns are scaled: all of them have nearly the mean curvature of the rows.
     curvature = np.maximum(np.asarray(curvature), np.finfo(float).eps)[:, None]
     alone = solution.u - lower.columns.correlate(np.asarray(slopes)) / curvature
     # Without any noise, sizes are those of the coefficients; the floor keeps logarithms finite.
-    error = max(noise, np.finfo(float).tiny**0.5) / (rows[:, None, None] * curvature)
+    error = max(noise, np.finfo(float).tiny ** 0.5) / (rows[:, None, None] * curvature)
     variance = np.mean((alone**2 + error) / lower.columns.scale[:, None] ** 2, axis=2)
     shared = tie[lower.units]
     logs = np.log([np.bincount(shared, one) / np.bincount(shared) for one in variance])

@@ -128,9 +128,10 @@ def many_penalties(
     """A penalty for each value of `tie`, from one penalty for all: for each precision of the prior, each from the
     answer to the one before. None is no prior.
 
-    The prior says that log penalties scatter around a line, all - lean size, with variance 1 / precision. Beside a mean
-    of n losses, each of which is (up to a constant) a negative log-likelihood of noise of variance s2, it has the
-    strength precision * s2 / n; an infinite precision leaves the line alone. The losses at one penalty estimate s2; those of classes are likelihoods, and s2 is 1.
+    The prior says that log penalties scatter around a line, all - lean size, with variance 1 / precision; an infinite
+    precision leaves the line alone. Beside a mean of n losses, each of which is (up to a constant) a negative
+    log-likelihood of noise of variance s2, it has the strength precision * s2 / n. The losses at one penalty estimate
+    s2; those of classes are likelihoods, and s2 is 1.
     """
     lower, _ = task.lower_level(rotate=False)
     kind = Kind(one.ratio, task.kinds(lower.units)[0].weight)
@@ -151,7 +152,7 @@ def many_penalties(
         coef, intercept = lower.coefficients(at.solution)
         loss = lower.folds.mean(at.solution.loss)
         each = tuning.penalties(at.x)[-1, lower.units]
-        row = {"penalty": float(np.exp(np.log(each).mean())), "l1_ratio": one.ratio, "loss": loss}
+        row: dict[str, Any] = {"penalty": float(np.exp(np.log(each).mean())), "l1_ratio": one.ratio, "loss": loss}
         row |= {"precision": precision, "status": status}
         yield Tuned(each, one.ratio, coef, intercept, at.solution.loss, loss, [row], at.solution.violation)
 
