@@ -29,6 +29,7 @@ from proxbi.linear_model.design import columns, padded, roomy
 from proxbi.linear_model.estimators import _as_counts
 from proxbi.linear_model.folds import from_splits
 from proxbi.linear_model.path import Kind
+from proxbi.linear_model.sizes import log_sizes
 from proxbi.linear_model.tuning import Task
 from proxbi.linear_model.working_set import LowerLevel, Strengths
 from proxbi.problem import Problem
@@ -330,6 +331,29 @@ def test_a_row_of_weight_two_is_two_rows() -> None:
     alike = judged(fold - 1.5, fold, np.ones(20))  # the rows of a fold say the same: there are four, not twenty
     # Their fits share two thirds of their rows: the error is larger than that of four independent numbers.
     assert alike[1] == pytest.approx(np.std([-1.5, -0.5, 0.5, 1.5], ddof=1) * np.sqrt(1 / 4 + 1 / 3))
+
+
+def test_sizes_are_squares_and_errors_and_never_saw_the_rows_that_judge() -> None:
+    lower, (X, y) = lower_level("squared", "ridge"), drawn("squared")
+    rows, noise = np.full(6, 72.0), 0.7
+    with jax.enable_x64(True):
+        solution = lower.solve(kind_of(lower, 0.0).strengths(1e-9, lower.units))
+        found = log_sizes(lower, solution, GROUPS, rows, noise)
+        single = log_sizes(lower, solution, np.arange(FEATURES), rows, noise)
+        # Another penalty changes coefficients, and sizes by far less: they are those without it.
+        heavy = lower.solve(kind_of(lower, 0.0).strengths(np.eye(FEATURES)[0] * 30.0, lower.units))
+        freed = log_sizes(lower, heavy, np.arange(FEATURES), rows, noise)
+        lower.targets = np.where(lower.folds.judge[2][:, None] > 0, 100.0, lower.targets)
+        unseen = log_sizes(lower, solution, GROUPS, rows, noise)
+    coef = lower.coefficients(solution)[0][:, 0]
+    variance = coef**2 + noise / rows[:, None] / X.std(axis=0) ** 2
+    for sizes, parts in ((found, variance.reshape(6, 3, 3).mean(axis=2)), (single, variance)):
+        expected = np.log(parts) - np.log(parts).mean(axis=1, keepdims=True)
+        np.testing.assert_allclose(sizes, expected, atol=1e-4)
+    shrunk = heavy.u[-1, 0, 0] / solution.u[-1, 0, 0]
+    assert abs(freed[-1, 0] - single[-1, 0]) < 0.25 * abs(2 * np.log(abs(shrunk)))
+    np.testing.assert_array_equal(unseen[2], found[2])
+    assert np.all(np.any(unseen[[0, 1, 3, 4]] != found[[0, 1, 3, 4]], axis=1))  # they were fitted to these rows
 
 
 def evidence(**losses: Any) -> tuple[Any, Task]:

@@ -173,8 +173,8 @@ class TunedLinearRegression(RegressorMixin, _Tuned):
       \tfrac{1 - \rho}{2} w_j^2\bigr), \qquad \text{group Lasso: } \sum_g \lambda_g \sqrt{|g|}\, \lVert w_g\rVert$$
 
     with $\rho = 0$ (ridge), 1 (Lasso) or the better of 0.1, 0.5 and 0.9 (elastic net). The penalties are those with the
-    least mean squared error over the folds, plus a prior where there are many: log penalties are normal around their
-    mean. Columns are not standardised, and the intercept has no penalty, as in scikit-learn.
+    least mean squared error over the folds, plus a prior where there are many: log penalties are normal around a line,
+    which falls with the log sizes of the coefficients that one penalty leads to. Columns are not standardised, and the intercept has no penalty, as in scikit-learn.
 
     **Arguments:**
 
@@ -183,8 +183,9 @@ class TunedLinearRegression(RegressorMixin, _Tuned):
       better by more than a standard error on rows that had no part in choosing them.
     - `groups`: the group of each column of X, for "group" and for the group Lasso.
     - `cv`: folds, as in scikit-learn: an integer (in order, not shuffled), a splitter, or pairs of indices.
-    - `upper_regularizer`: the precision of the prior, which is 1 / variance of the log penalties; "auto" takes the best
-      of 10, 1 and 0.1 on rows that had no part; None is no prior (and overfits).
+    - `upper_regularizer`: the precision of the prior, which is 1 / variance of the log penalties around their line;
+      `np.inf` keeps them on it; "auto" takes inf, unless 10 or 1 is better by more than a standard error on rows that
+      had no part (with more than 300 features it takes inf); None is no prior and no line (and overfits).
 
     After `fit`: `coef_`, `intercept_`; `penalty_`, of each feature, and `l1_ratio_`; `cv_loss_`, the cross-validated
     loss of these penalties; `chosen_`: how many penalties, the precision, and the reason; `history_`, all penalties
