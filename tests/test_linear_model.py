@@ -334,7 +334,7 @@ def test_a_row_of_weight_two_is_two_rows() -> None:
 
 
 def test_sizes_are_squares_and_errors_and_never_saw_the_rows_that_judge() -> None:
-    lower, (X, y) = lower_level("squared", "ridge"), drawn("squared")
+    lower, X = lower_level("squared", "ridge"), drawn("squared")[0]
     rows, noise = np.full(6, 72.0), 0.7
     with jax.enable_x64(True):
         solution = lower.solve(kind_of(lower, 0.0).strengths(1e-9, lower.units))
@@ -494,6 +494,9 @@ BAD = {
     "groups missing": ({"per": "group"}, {}, "groups must be given for per='group'"),
     "groups missing for the group Lasso": ({"penalty": "group_lasso"}, {}, "groups must be given for penalty="),
     "groups of another length": ({"groups": [0, 1]}, {}, "groups must have one value for each of the 9 columns"),
+    "groups with a gap": ({"groups": [None, *"abcdefgh"]}, {}, "groups has missing values"),
+    "groups with NaN": ({"groups": [np.nan, *range(8)]}, {}, "groups has missing values"),
+    "upper_regularizer NaN": ({"upper_regularizer": np.nan}, {}, "upper_regularizer must be"),
     "upper_regularizer": ({"upper_regularizer": -1.0}, {}, "upper_regularizer must be 'auto', None or a number > 0"),
     "upper_regularizer True": ({"upper_regularizer": True}, {}, "upper_regularizer must be"),
     "cv too large": ({"cv": 1000}, {}, "Cannot have number of splits"),
@@ -528,6 +531,8 @@ def test_missing_values_and_single_classes_are_refused() -> None:
         TunedLogisticRegression().fit(X, np.zeros(ROWS, int))
     with pytest.raises(ValueError, match="continuous"):
         TunedLogisticRegression().fit(X, X[:, 0])
+    with pytest.raises(ValueError, match="y_val has a class that y does not have: 'maybe'"):
+        TunedLogisticRegression().fit(X, y.astype(str), X_val=X[:2], y_val=["0", "maybe"])
 
 
 def test_a_constant_target_needs_no_coefficients() -> None:

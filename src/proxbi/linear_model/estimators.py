@@ -75,6 +75,9 @@ class _Tuned(BaseEstimator):
             splits = list(check_cv(self.cv, y, classifier=self._classifies()).split(X, y))
         else:
             X_val, y_val = self._checked(X_val, y_val, reset=False)
+            unseen = np.setdiff1d(y_val, y) if self._classifies() else []
+            if len(unseen):
+                raise ValueError(f"y_val has a class that y does not have: {str(unseen[0])!r}.")
             X, y, weights = _stacked(X, X_val), np.append(y, y_val), np.append(weights, np.ones(len(y_val)))
             splits = [(np.arange(rows), np.arange(rows, len(y)))]
         groups = self._group_numbers(X.shape[1])
@@ -153,6 +156,8 @@ class _Tuned(BaseEstimator):
             raise ValueError(
                 f"groups must have one value for each of the {features} columns of X, got shape {groups.shape}."
             )
+        if any(group is None or group != group for group in groups.tolist()):  # NaN is not itself
+            raise ValueError("groups has missing values: each column of X needs a group.")
         return np.unique(groups, return_inverse=True)[1]
 
     def __sklearn_tags__(self) -> Any:
@@ -174,7 +179,8 @@ class TunedLinearRegression(RegressorMixin, _Tuned):
 
     with $\rho = 0$ (ridge), 1 (Lasso) or the better of 0.1, 0.5 and 0.9 (elastic net). The penalties are those with the
     least mean squared error over the folds, plus a prior where there are many: log penalties are normal around a line,
-    which falls with the log sizes of the coefficients that one penalty leads to. Columns are not standardised, and the intercept has no penalty, as in scikit-learn.
+    which falls with the log sizes of the coefficients that one penalty leads to. Columns are not standardised, and the
+    intercept has no penalty, as in scikit-learn.
 
     **Arguments:**
 
