@@ -75,7 +75,7 @@ class _Tuned(BaseEstimator):
             splits = list(check_cv(self.cv, y, classifier=self._classifies()).split(X, y))
         else:
             X_val, y_val = self._checked(X_val, y_val, reset=False)
-            unseen = np.setdiff1d(y_val, y) if self._classifies() else []
+            unseen = np.setdiff1d(y_val, y if self._classifies() else y_val)
             if len(unseen):
                 raise ValueError(f"y_val has a class that y does not have: {str(unseen[0])!r}.")
             X, y, weights = _stacked(X, X_val), np.append(y, y_val), np.append(weights, np.ones(len(y_val)))
