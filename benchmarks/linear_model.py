@@ -26,7 +26,7 @@ from typing import Any
 import numpy as np
 from scipy import sparse
 from scipy.special import logsumexp
-from sklearn.datasets import load_breast_cancer, load_diabetes, load_digits
+from sklearn.datasets import load_breast_cancer, load_diabetes, load_digits, load_iris, load_wine
 from sklearn.linear_model import ElasticNetCV, LassoCV, LogisticRegressionCV, RidgeCV
 from sklearn.model_selection import KFold, StratifiedKFold
 
@@ -38,7 +38,7 @@ FOLDS = 5
 REGRESSION = ("diabetes", "tecator", "bloodbrain", "wide")
 CLASSES = ("mdrr", "spam", "breast_cancer", "digits")
 DESIGNS = ("irrelevant", "grouped", "unequal")
-MANY = ("diabetes", "tecator", "bloodbrain", "mdrr", "spam", "breast_cancer", "digits", *DESIGNS)
+MANY = ("diabetes", "tecator", "bloodbrain", "mdrr", "spam", "breast_cancer", "digits", "wine", "iris", *DESIGNS)
 Table = tuple[Any, np.ndarray]
 
 
@@ -52,6 +52,8 @@ def table(name: str) -> Table | None:
         "diabetes": load_diabetes,
         "breast_cancer": load_breast_cancer,
         "digits": load_digits,
+        "wine": load_wine,
+        "iris": load_iris,
     }
     if name in own:
         X, y = own[name](return_X_y=True)

@@ -23,10 +23,13 @@ from sklearn.utils.estimator_checks import parametrize_with_checks
 
 from proxbi.glm.losses import Logistic, Loss, Softmax, Squared
 from proxbi.linear_model import TunedLinearRegression, TunedLogisticRegression, bilevel
-from proxbi.linear_model.choice import Candidate, Verdict, _gain, _picked
+from proxbi.linear_model import lower as exact
+from proxbi.linear_model.choice import Candidate, _gain, _picked
 from proxbi.linear_model.design import columns, padded, roomy
+from proxbi.linear_model.estimators import _as_counts
 from proxbi.linear_model.folds import from_splits
 from proxbi.linear_model.path import Kind
+from proxbi.linear_model.sizes import log_sizes
 from proxbi.linear_model.tuning import Task
 from proxbi.linear_model.working_set import LowerLevel, Strengths
 from proxbi.problem import Problem
@@ -175,15 +178,17 @@ def test_sizes_of_programs_hold_what_they_are_for(size: int) -> None:
         *(pytest.param("softmax", kind, marks=HOURS) for kind in ("ridge", "lasso")),
     ],
 )
-def test_hypergradients_are_differences(loss: str, kind: str) -> None:
+def test_hypergradients_are_differences(loss: str, kind: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(exact, "TOLERANCE", 1e-13)  # 1e-9, as it is, would be 1e-5 of a step
     lower, ratio = lower_level(loss, kind), KINDS[kind][0]
     made, penalty = kind_of(lower, ratio), 0.13
     solution = lower.solve(made.strengths(penalty, lower.units))
     factors = Strengths(ratio * made.weight, (1 - ratio) * np.ones(FEATURES))
-    work = lower.at_work(solution, factors, lower.units)
-    draw = np.random.default_rng(0)
-    x = {"all": jnp.asarray(np.log(penalty)), "own": jnp.asarray(0.3 * draw.normal(size=FEATURES))}
-    way = {"all": jnp.asarray(0.7), "own": jnp.asarray(draw.normal(size=FEATURES))}
+    draw = np.random.default_rng(2)
+    work = lower.at_work(solution, factors, lower.units, draw.normal(size=(6, FEATURES)))
+    x = {"all": np.log(penalty), "lean": 0.2, "own": 0.3 * draw.normal(size=FEATURES)}
+    way = {"all": 0.7, "lean": -0.4, "own": draw.normal(size=FEATURES)}
+    x, way = (jax.tree.map(jnp.asarray, part) for part in (x, way))
     problem = Problem(bilevel._upper, bilevel._lower, data=work.data)
     hypergradient = bilevel.OnFace(smooth=ratio == 0)
 
@@ -324,16 +329,62 @@ def test_a_row_of_weight_two_is_two_rows() -> None:
     repeated = judged(np.repeat(gains, weights), np.repeat(fold, weights), np.ones(weights.sum()))
     assert once == pytest.approx(repeated)
     alike = judged(fold - 1.5, fold, np.ones(20))  # the rows of a fold say the same: there are four, not twenty
-    assert alike[1] == pytest.approx(np.std([-1.5, -0.5, 0.5, 1.5], ddof=1) / 2)
+    # Their fits share two thirds of their rows: the error is larger than that of four independent numbers.
+    assert alike[1] == pytest.approx(np.std([-1.5, -0.5, 0.5, 1.5], ddof=1) * np.sqrt(1 / 4 + 1 / 3))
+
+
+def test_sizes_are_squares_and_errors_and_never_saw_the_rows_that_judge() -> None:
+    lower, X = lower_level("squared", "ridge"), drawn("squared")[0]
+    rows, noise = np.full(6, 72.0), 0.7
+    with jax.enable_x64(True):
+        solution = lower.solve(kind_of(lower, 0.0).strengths(1e-9, lower.units))
+        found = log_sizes(lower, solution, GROUPS, rows, noise)
+        single = log_sizes(lower, solution, np.arange(FEATURES), rows, noise)
+        # Another penalty changes coefficients, and sizes by far less: they are those without it.
+        heavy = lower.solve(kind_of(lower, 0.0).strengths(np.eye(FEATURES)[0] * 30.0, lower.units))
+        freed = log_sizes(lower, heavy, np.arange(FEATURES), rows, noise)
+        lower.targets = np.where(lower.folds.judge[2][:, None] > 0, 100.0, lower.targets)
+        unseen = log_sizes(lower, solution, GROUPS, rows, noise)
+    coef = lower.coefficients(solution)[0][:, 0]
+    variance = coef**2 + noise / rows[:, None] / X.std(axis=0) ** 2
+    for sizes, parts in ((found, variance.reshape(6, 3, 3).mean(axis=2)), (single, variance)):
+        expected = np.log(parts) - np.log(parts).mean(axis=1, keepdims=True)
+        np.testing.assert_allclose(sizes, expected, atol=1e-4)
+    shrunk = heavy.u[-1, 0, 0] / solution.u[-1, 0, 0]
+    assert abs(freed[-1, 0] - single[-1, 0]) < 0.25 * abs(2 * np.log(abs(shrunk)))
+    np.testing.assert_array_equal(unseen[2], found[2])
+    assert np.all(np.any(unseen[[0, 1, 3, 4]] != found[[0, 1, 3, 4]], axis=1))  # they were fitted to these rows
+
+
+def evidence(**losses: Any) -> tuple[Any, Task]:
+    """Losses of candidates, in order, on twenty rows in four folds."""
+    splits = [(np.arange(20) % 4 != fold, np.arange(20) % 4 == fold) for fold in range(4)]
+    rows, weights = np.zeros((20, 1)), np.ones(20)
+    task = Task(Squared(), rows, rows, 1, weights, from_splits(splits, weights), "ridge", None)
+    names = {"one": Candidate("all"), "line": Candidate("feature", np.inf), "free": Candidate("feature", 1.0)}
+    return {names[name]: np.ones(20) - gain for name, gain in losses.items()}, task
 
 
 def test_a_gain_of_rounding_is_none() -> None:
     def pick(gain: float) -> str:
-        verdicts = [Verdict(Candidate("all"), 1.0, 0.0, 0.0), Verdict(Candidate("feature", 1.0), 1.0, gain, gain / 10)]
-        return _picked(verdicts, "auto", "").candidate.per
+        return _picked(*evidence(one=0.0, line=gain), "auto", "").candidate.per
 
     assert pick(1e-12) == "all"
     assert pick(1e-2) == "feature"
+
+
+def test_the_simplest_is_kept_unless_another_is_better_by_more_than_its_error() -> None:
+    noise = np.random.default_rng(0).normal(size=20)
+
+    def pick(**gains: Any) -> Candidate:
+        return _picked(*evidence(one=0.0, **gains), "auto", "").candidate
+
+    assert pick(line=0.01 + noise) == Candidate("all")
+    assert pick(line=0.5 + 0.1 * noise, free=0.51 + 0.5 * noise) == Candidate("feature", np.inf)
+    assert pick(line=0.5 + 0.1 * noise, free=0.8 + 0.1 * noise) == Candidate("feature", 1.0)
+    asked = _picked(*evidence(one=0.0, line=noise - 9, free=noise - 10), "feature", "")
+    assert asked.candidate == Candidate("feature", np.inf)  # one penalty is no candidate then
+    assert "higher than with one penalty" in asked.reason
 
 
 def test_fewer_than_three_folds_leave_no_evidence() -> None:
@@ -341,7 +392,7 @@ def test_fewer_than_three_folds_leave_no_evidence() -> None:
     model = TunedLinearRegression(cv=2).fit(X, y)
     assert model.chosen_["per"] == "all"
     assert "fewer than three folds" in model.chosen_["reason"]
-    assert Candidate("feature", 1.0).words() == "one penalty for each feature, with a prior of precision 1"
+    assert Candidate("feature", 1.0).words() == "one penalty for each feature, by size and with a prior of precision 1"
 
 
 def test_a_fold_that_is_held_out_has_no_part() -> None:
@@ -443,6 +494,9 @@ BAD = {
     "groups missing": ({"per": "group"}, {}, "groups must be given for per='group'"),
     "groups missing for the group Lasso": ({"penalty": "group_lasso"}, {}, "groups must be given for penalty="),
     "groups of another length": ({"groups": [0, 1]}, {}, "groups must have one value for each of the 9 columns"),
+    "groups with a gap": ({"groups": [None, *"abcdefgh"]}, {}, "groups has missing values"),
+    "groups with NaN": ({"groups": [np.nan, *range(8)]}, {}, "groups has missing values"),
+    "upper_regularizer NaN": ({"upper_regularizer": np.nan}, {}, "upper_regularizer must be"),
     "upper_regularizer": ({"upper_regularizer": -1.0}, {}, "upper_regularizer must be 'auto', None or a number > 0"),
     "upper_regularizer True": ({"upper_regularizer": True}, {}, "upper_regularizer must be"),
     "cv too large": ({"cv": 1000}, {}, "Cannot have number of splits"),
@@ -477,6 +531,8 @@ def test_missing_values_and_single_classes_are_refused() -> None:
         TunedLogisticRegression().fit(X, np.zeros(ROWS, int))
     with pytest.raises(ValueError, match="continuous"):
         TunedLogisticRegression().fit(X, X[:, 0])
+    with pytest.raises(ValueError, match="y_val has a class that y does not have: 'maybe'"):
+        TunedLogisticRegression().fit(X, y.astype(str), X_val=X[:2], y_val=["0", "maybe"])
 
 
 def test_a_constant_target_needs_no_coefficients() -> None:
@@ -485,3 +541,27 @@ def test_a_constant_target_needs_no_coefficients() -> None:
         model = TunedLinearRegression(penalty, per="all").fit(X, np.full(ROWS, 3.0))
         np.testing.assert_allclose(model.coef_, 0, atol=1e-10)
         assert model.intercept_ == pytest.approx(3.0)
+
+
+@pytest.mark.slow
+def test_data_that_need_no_penalty_or_a_huge_one() -> None:
+    """Nothing is left to gain by many penalties; and columns whose units differ by 16 decades."""
+    X, y = drawn("squared")
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        constant = TunedLinearRegression().fit(X, np.full(ROWS, 3.0))
+        np.testing.assert_allclose(constant.predict(X), 3.0)
+        units = np.geomspace(1e-8, 1e8, FEATURES)
+        scaled = TunedLinearRegression(per="feature", upper_regularizer=np.inf).fit(X * units, y)
+    alike = TunedLinearRegression(per="feature", upper_regularizer=np.inf).fit(X, y)
+    one = TunedLinearRegression(per="all").fit(X * units, y)
+    assert scaled.cv_loss_ - alike.cv_loss_ < 0.1 * (one.cv_loss_ - alike.cv_loss_)
+
+
+def test_weights_are_counts_or_ratios() -> None:
+    weights = np.random.default_rng(0).integers(0, 4, 50).astype(float)
+    np.testing.assert_array_equal(_as_counts(weights), weights)
+    ratios = _as_counts(1e-300 * np.full(50, 0.5))
+    np.testing.assert_allclose(ratios, 1.0)  # fifty rows alike are fifty rows, whatever the unit
+    np.testing.assert_allclose(_as_counts(weights / 7), _as_counts(weights / 1e9))
+    assert _as_counts(weights / 7).sum() == pytest.approx(weights.sum() ** 2 / np.sum(weights**2))

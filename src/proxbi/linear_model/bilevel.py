@@ -1,9 +1,12 @@
 r"""Many penalties at once: the bilevel problem, and a hypergradient that is exact on the face.
 
-    x = (all, own)     the log penalty of unit g is all + own_g
-    upper level        f(x, u) = mean over the folds of the loss on the rows that a fold is judged by
-    lower level        u*(x), the penalised fits of all folds (`lower.py`)
-    h(x)               = strength / 2 |own|^2: the penalties are pulled together, since `all` goes where it costs least
+    x = (all, lean, own)   the log penalty of unit g is all - lean size_g + own_g, in each fold with its own sizes
+    upper level            f(x, u) = mean over the folds of the loss on the rows that a fold is judged by
+    lower level            u*(x), the penalised fits of all folds (`lower.py`)
+    h(x)                   = strength / 2 |own|^2: the penalties are pulled to the line all - lean size_g
+
+Sizes are the log variances of coefficients that one penalty for all leads to (`sizes.py`). With lean = 0 they play no
+part. A part of x may be missing: then there is no lean, or all penalties are on the line.
 
 With A the Hessian of the lower level on the face of u* and v = A^-1 f_u there, the derivatives of Phi(x) = f(x, u*(x))
 in the penalties a_g of norms and b_j of squares are
@@ -14,13 +17,12 @@ and zero off the face. A is factored as it is in the lower level, so there is no
 gets the gradient, and an error that tells what rounding leaves. `AdaptiveProxBiO` does the rest.
 """
 
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import equinox as eqx
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jax.scipy.linalg import cho_factor, cho_solve
 from jaxtyping import Array, Float, Int, PyTree
 
 from proxbi._minimize import minimize
@@ -36,23 +38,32 @@ from proxbi.result import Result, Status
 from proxbi.solvers import AdaptiveProxBiO
 
 STEPS, RTOL = 60, 1e-3  # what is left to gain then is far below what another draw of the rows would change
+LEAST_SLOPE = 1e-4  # of the loss, for a factor of e in a penalty: x0 may be an answer, where a ratio means nothing
 FARTHEST = 10.0  # without h: the log penalties stay so close to their mean, a factor of 20,000
+MOST_LEAN = 2.0  # at 1 penalties are those of a step of the EM algorithm; far above, it is all or nothing
 EXACT = 1e-6  # of the gradient at zero: a lower level that is solved less well makes the hypergradient rough
 
 
 class Scheme(NamedTuple):
-    """How x becomes penalties: a = fixed + factor exp(all + own[unit]), b likewise."""
+    """How x becomes penalties: a = fixed + factor exp(all - lean size[unit] + own[unit]), b likewise."""
 
     norm: Float[Array, "folds blocks"]
     norm_fixed: Float[Array, "folds blocks"]
     norm_unit: Int[Array, "folds blocks"]
     square: Float[Array, "folds entries"]
     square_unit: Int[Array, "folds entries"]
+    sizes: Float[Array, "folds units"]
 
     def penalties(self, x: PyTree) -> Penalties:
         """a and b."""
-        each = jnp.exp(x["all"] + x["own"])
-        return Penalties(self.norm_fixed + self.norm * each[self.norm_unit], self.square * each[self.square_unit])
+        log = log_penalties(x, self.sizes)
+        norm, square = (jnp.take_along_axis(log, unit, axis=1) for unit in (self.norm_unit, self.square_unit))
+        return Penalties(self.norm_fixed + self.norm * jnp.exp(norm), self.square * jnp.exp(square))
+
+
+def log_penalties(x: PyTree, sizes: Any) -> Any:
+    """Of each unit in each fold."""
+    return x["all"] - x.get("lean", 0.0) * sizes + x.get("own", 0.0)
 
 
 class Data(NamedTuple):
@@ -106,20 +117,24 @@ class OnFace(ControlledHypergradient):
         )
 
 
-def solve(data: Data, x0: PyTree, u0: Float[Array, "folds entries"], strength: float | None, smooth: bool) -> Result:
-    """The penalties, from x0; the lower level from u0. Without a strength there is no h but a box."""
-    problem = Problem(_upper, _lower, _prior(strength), data)
+def solve(
+    data: Data, x0: PyTree, u0: Float[Array, "folds entries"], strength: float | None, smooth: bool, loss: float
+) -> Result:
+    """The penalties, from x0; the lower level from u0, whose loss this is. Without a strength `own` has no prior but a
+    box.
+    """
+    parts: dict[str, Regularizer] = {"all": Zero()}
+    if "lean" in x0:
+        parts["lean"] = Box(0.0, MOST_LEAN)
+    if "own" in x0:
+        parts["own"] = Box(-FARTHEST, FARTHEST) if strength is None else SquaredL2(np.float64(strength))
+    problem = Problem(_upper, _lower, Separable(parts), data)
     solver = AdaptiveProxBiO(OnFace(smooth))
-    result = minimize(problem, x0, u0, solver, steps=STEPS, rtol=RTOL, throw=False)
+    tol = max(LEAST_SLOPE * loss, np.finfo(float).tiny)
+    result = minimize(problem, x0, u0, solver, steps=STEPS, tol=tol, rtol=RTOL, throw=False)
     if result.status is Status.INTERRUPTED:
         raise KeyboardInterrupt
     return result
-
-
-def _prior(strength: float | None) -> Regularizer:
-    if strength is None:
-        return Separable({"all": Zero(), "own": Box(-FARTHEST, FARTHEST)})
-    return Separable({"all": Zero(), "own": SquaredL2(np.float64(strength))})
 
 
 def _upper(x: PyTree, u: Array, data: Data) -> Scalar:
@@ -135,5 +150,5 @@ def _lower(x: PyTree, u: Array, data: Data) -> Scalar:
 def _adjoint(hessian: Array, blocks: Blocks, norm: Array, u: Array, slope: Array) -> tuple[Array, Array]:
     """v on the face, and u_g / |u_g|."""
     curved, on_face, unit = lower.face(hessian, blocks, norm, u)
-    v = cho_solve(cho_factor(curved), jnp.where(on_face, slope, 0.0))
+    v = lower.solve_positive(curved, jnp.where(on_face, slope, 0.0))
     return jnp.where(on_face, v, 0.0), unit

@@ -3,6 +3,10 @@
 Each fold in turn is held out. All candidates choose their penalties by the other folds, are fitted to all rows but the
 held-out ones, and are judged by these. Such a loss knows what the cross-validated loss of the penalties themselves does
 not: how much the choice of many penalties owes to the very rows that it was made by.
+
+Candidates stand in order, from few degrees of freedom to many, and one has to be better than the best before it by more
+than a standard error. Fits of different folds share most of their rows, so the spread over folds is too small for one;
+the correction is that of Nadeau and Bengio, "Inference for the generalization error", Machine Learning 52 (2003).
 """
 
 from collections.abc import Iterator
@@ -13,14 +17,17 @@ from jaxtyping import Float, Int
 
 from proxbi.linear_model.tuning import Task, Tuned, many_penalties, one_penalty
 
-PRECISIONS = (10.0, 1.0, 0.1)
-"""Of the prior, from log penalties that differ little (by 0.3) to much (by 3); finer steps change losses little."""
+ON_THE_LINE = np.inf
+PRECISIONS = (ON_THE_LINE, 10.0, 1.0)
+"""Of the prior: log penalties follow the sizes of the coefficients, or are off that line by about 0.3, or by 1."""
 LEAST_GAIN = 1e-6  # of the loss: where no penalty is needed all candidates are the same, and differ by rounding
-DEFAULT_PRECISION = 1.0  # where no rows are left to choose by: penalties differ by a factor of e
+DEFAULT_PRECISION = ON_THE_LINE  # where no rows are left to choose by
 MOST_ENTRIES = 700  # coefficients of a ridge regression, for which "auto" tries several penalties: minutes of work
+MOST_OWN = 300  # penalties, for which "auto" tries some off the line: they have been seen to help where they are few
 
 Per = str
 Ties = dict[Per, Int[np.ndarray, " units"]]
+Losses = dict["Candidate", Float[np.ndarray, " rows"]]
 
 
 class Candidate(NamedTuple):
@@ -33,8 +40,11 @@ class Candidate(NamedTuple):
         """As a user says it."""
         if self.per == "all":
             return "one penalty for all features"
-        prior = "without a prior" if self.precision is None else f"with a prior of precision {self.precision:g}"
-        return f"one penalty for each {self.per}, {prior}"
+        if self.precision is None:
+            return f"one penalty for each {self.per}, without a prior"
+        if self.precision == ON_THE_LINE:
+            return f"one penalty for each {self.per}, by the size of its coefficients"
+        return f"one penalty for each {self.per}, by size and with a prior of precision {self.precision:g}"
 
 
 class Verdict(NamedTuple):
@@ -79,13 +89,14 @@ def choose(task: Task, per: Per, upper_regularizer: Any) -> Choice:
         reason = "One penalty for all features." if note else "One penalty for all features, as was asked for."
         return Choice(Candidate("all"), reason + note, [])
     precisions = PRECISIONS if upper_regularizer == "auto" else (upper_regularizer,)
+    if upper_regularizer == "auto" and task.X.shape[1] > MOST_OWN:
+        precisions = (ON_THE_LINE,)
     candidates = [Candidate(name, precision) for name in open_ties for precision in precisions]
     if per != "auto" and len(candidates) == 1:
         return Choice(candidates[0], f"{_capital(candidates[0])}, as was asked for.", [])
     if len(task.folds.judged) < 3:
         return _without_evidence(per, open_ties, note)
-    verdicts = _judged(task, open_ties, precisions)
-    return _picked(verdicts, per, note)
+    return _picked(_judged(task, open_ties, precisions), task, per, note)
 
 
 def tuned(task: Task, choice: Choice) -> Tuned:
@@ -102,15 +113,14 @@ def tuned(task: Task, choice: Choice) -> Tuned:
     return found._replace(history=history)
 
 
-def _judged(task: Task, open_ties: Ties, precisions: tuple[float | None, ...]) -> list[Verdict]:
-    losses: dict[Candidate, np.ndarray] = {}
-    share = task.folds.importance @ task.folds.judge
+def _judged(task: Task, open_ties: Ties, precisions: tuple[float | None, ...]) -> Losses:
+    """The losses of all rows, each by penalties that it had no part in."""
+    losses: Losses = {}
     for fold in task.folds.judged:
         rows = task.folds.judge[fold] > 0
         for candidate, found in _candidates(task.without(fold), open_ties, precisions):
-            losses.setdefault(candidate, np.zeros(len(share)))[rows] = found.row_losses(task, fold)[rows]
-    base = losses[Candidate("all")]
-    return [Verdict(one, float(share @ loss), *_gain(base - loss, task)) for one, loss in losses.items()]
+            losses.setdefault(candidate, np.zeros(len(rows)))[rows] = found.row_losses(task, fold)[rows]
+    return losses
 
 
 def _candidates(task: Task, open_ties: Ties, precisions: tuple[float | None, ...]) -> Iterator[tuple[Candidate, Tuned]]:
@@ -128,7 +138,8 @@ def _gain(gains: Float[np.ndarray, " rows"], task: Task) -> tuple[float, float]:
     folds = task.folds
     mean = folds.mean(folds.judge @ gains)
     by_fold = (folds.judge @ gains)[folds.judged]
-    return mean, max(_row_error(gains - mean, task), float(by_fold.std(ddof=1) / np.sqrt(len(by_fold))))
+    count = len(by_fold)
+    return mean, max(_row_error(gains - mean, task), float(by_fold.std(ddof=1) * np.sqrt(1 / count + 1 / (count - 1))))
 
 
 def _row_error(gains: Float[np.ndarray, " rows"], task: Task) -> float:
@@ -137,20 +148,25 @@ def _row_error(gains: Float[np.ndarray, " rows"], task: Task) -> float:
     return float(np.sqrt(np.sum(share**2 * gains**2 / np.where(task.weights > 0, task.weights, np.inf))))
 
 
-def _picked(verdicts: list[Verdict], per: Per, note: str) -> Choice:
-    """The best, or, of "auto", one penalty for all unless the best of those that are better by more than a standard
-    error is another.
-    """
-    if per == "auto":
-        eligible = [one for one in verdicts if one.gain > max(one.error, LEAST_GAIN * one.loss)]
-        if not eligible:
-            reason = "One penalty for all features: nothing else is better by more than a standard error"
-            return Choice(Candidate("all"), f"{reason}, on rows that had no part in the choice.{note}", verdicts)
+def _picked(losses: Losses, task: Task, per: Per, note: str) -> Choice:
+    """The first of the candidates, unless a later one is better by more than a standard error; and so on from there."""
+    verdicts = [_verdict(losses, one, Candidate("all"), task) for one in losses]
+    best, *others = [one for one in losses if per == "auto" or one.per != "all"]
+    for other in others:
+        beside = _verdict(losses, other, best, task)
+        if beside.gain > max(beside.error, LEAST_GAIN * beside.loss):
+            best = other
+    verdict = next(one for one in verdicts if one.candidate == best)
+    if best.per == "all":
+        why = "nothing else is better by more than a standard error, on rows that had no part in the choice."
     else:
-        eligible = [verdict for verdict in verdicts if verdict.candidate.per != "all"]
-    best = min(eligible, key=lambda verdict: verdict.loss)
-    reason = f"{_capital(best.candidate)}: on rows that had no part in the choice the loss is {_beside_one(best)}."
-    return Choice(best.candidate, reason + note, verdicts)
+        why = f"on rows that had no part in the choice the loss is {_beside_one(verdict)}."
+    return Choice(best, f"{_capital(best)}: {why}{note}", verdicts)
+
+
+def _verdict(losses: Losses, one: Candidate, base: Candidate, task: Task) -> Verdict:
+    share = task.folds.importance @ task.folds.judge
+    return Verdict(one, float(share @ losses[one]), *_gain(losses[base] - losses[one], task))
 
 
 def _beside_one(verdict: Verdict) -> str:

@@ -57,7 +57,8 @@ class _Tuned(BaseEstimator):
         """Choose the penalties, and fit to all rows with them.
 
         - `X`: numbers, an array, a data frame or a sparse matrix of SciPy, without missing values.
-        - `sample_weight`: how much each row counts, in the fits and in the losses that judge them.
+        - `sample_weight`: how much each row counts, in the fits and in the losses that judge them. Whole numbers are
+          repetitions; of others only the ratios matter.
         - `X_val, y_val`: rows to judge by, in place of `cv`; they are among the rows of the final fit.
         """
         require_a_working_jax()
@@ -69,10 +70,14 @@ class _Tuned(BaseEstimator):
         weights = _check_sample_weight(sample_weight, X, dtype=np.float64, ensure_non_negative=True)
         if not weights.any():
             raise ValueError("sample_weight is zero for all rows.")
+        weights = _as_counts(weights)
         if X_val is None:
             splits = list(check_cv(self.cv, y, classifier=self._classifies()).split(X, y))
         else:
             X_val, y_val = self._checked(X_val, y_val, reset=False)
+            unseen = np.setdiff1d(y_val, y if self._classifies() else y_val)
+            if len(unseen):
+                raise ValueError(f"y_val has a class that y does not have: {str(unseen[0])!r}.")
             X, y, weights = _stacked(X, X_val), np.append(y, y_val), np.append(weights, np.ones(len(y_val)))
             splits = [(np.arange(rows), np.arange(rows, len(y)))]
         groups = self._group_numbers(X.shape[1])
@@ -140,7 +145,7 @@ class _Tuned(BaseEstimator):
             raise ValueError(f"groups must be given for {asked}: the group of each column of X.")
         given = self.upper_regularizer
         number = isinstance(given, int | float | np.number) and not isinstance(given, bool)
-        if not (given is None or given == "auto" or (number and np.isfinite(given) and given > 0)):
+        if not (given is None or given == "auto" or (number and given > 0)):
             raise ValueError(f"upper_regularizer must be 'auto', None or a number > 0, got {given!r}.")
 
     def _group_numbers(self, features: int) -> np.ndarray | None:
@@ -151,6 +156,8 @@ class _Tuned(BaseEstimator):
             raise ValueError(
                 f"groups must have one value for each of the {features} columns of X, got shape {groups.shape}."
             )
+        if any(group is None or group != group for group in groups.tolist()):  # NaN is not itself
+            raise ValueError("groups has missing values: each column of X needs a group.")
         return np.unique(groups, return_inverse=True)[1]
 
     def __sklearn_tags__(self) -> Any:
@@ -171,8 +178,9 @@ class TunedLinearRegression(RegressorMixin, _Tuned):
       \tfrac{1 - \rho}{2} w_j^2\bigr), \qquad \text{group Lasso: } \sum_g \lambda_g \sqrt{|g|}\, \lVert w_g\rVert$$
 
     with $\rho = 0$ (ridge), 1 (Lasso) or the better of 0.1, 0.5 and 0.9 (elastic net). The penalties are those with the
-    least mean squared error over the folds, plus a prior where there are many: log penalties are normal around their
-    mean. Columns are not standardised, and the intercept has no penalty, as in scikit-learn.
+    least mean squared error over the folds, plus a prior where there are many: log penalties are normal around a line,
+    which falls with the log sizes of the coefficients that one penalty leads to. Columns are not standardised, and the
+    intercept has no penalty, as in scikit-learn.
 
     **Arguments:**
 
@@ -181,8 +189,9 @@ class TunedLinearRegression(RegressorMixin, _Tuned):
       better by more than a standard error on rows that had no part in choosing them.
     - `groups`: the group of each column of X, for "group" and for the group Lasso.
     - `cv`: folds, as in scikit-learn: an integer (in order, not shuffled), a splitter, or pairs of indices.
-    - `upper_regularizer`: the precision of the prior, which is 1 / variance of the log penalties; "auto" takes the best
-      of 10, 1 and 0.1 on rows that had no part; None is no prior (and overfits).
+    - `upper_regularizer`: the precision of the prior, which is 1 / variance of the log penalties around their line;
+      `np.inf` keeps them on it; "auto" takes inf, unless 10 or 1 is better by more than a standard error on rows that
+      had no part (with more than 300 features it takes inf); None is no prior and no line (and overfits).
 
     After `fit`: `coef_`, `intercept_`; `penalty_`, of each feature, and `l1_ratio_`; `cv_loss_`, the cross-validated
     loss of these penalties; `chosen_`: how many penalties, the precision, and the reason; `history_`, all penalties
@@ -272,13 +281,21 @@ class TunedLogisticRegression(ClassifierMixin, _Tuned):
     def _targets(self, y: np.ndarray) -> tuple[Loss, np.ndarray, int]:
         self.classes_, numbers = np.unique(y, return_inverse=True)
         if len(self.classes_) < 2:
-            raise ValueError(f"y has one class only: {self.classes_[0]!r}.")
+            raise ValueError(f"y has one class only: {str(self.classes_[0])!r}.")
         if len(self.classes_) == 2:
             return Logistic(), numbers.astype(float)[:, None], 1
         return Softmax(), numbers, len(self.classes_)
 
     def _set_coefficients(self, coef: np.ndarray, intercept: np.ndarray) -> None:
         self.coef_, self.intercept_ = coef, intercept
+
+
+def _as_counts(weights: np.ndarray) -> np.ndarray:
+    """Whole numbers count rows. Others are scaled to add up to the effective number of rows, (sum w)^2 / sum w^2."""
+    if np.array_equal(weights, np.round(weights)):
+        return weights
+    weights = weights / weights.max()
+    return weights * weights.sum() / np.sum(weights**2)
 
 
 def _stacked(X: Any, X_val: Any) -> Any:

@@ -25,6 +25,7 @@ from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 from jax.scipy.linalg import cho_factor, cho_solve
 from jaxtyping import Array, Float, Int
 
@@ -35,7 +36,7 @@ from proxbi.glm.losses import Loss, Squared
 TOLERANCE = 1e-9  # of the distance to the subdifferential, relative to the largest gradient at u = 0
 MOST_ROUNDS, MOST_FACE_STEPS, MOST_STEPS = 200, 100, 50  # of a model, a round, Newton's method: rarely reached
 LENGTHS = (1.0, 0.5, 0.25, 0.1, 0.03, 0.01, 0.001)  # of a step, from which the best is taken
-JITTER = 1e-13  # of the largest curvature: faces may be flat, where columns repeat one another
+JITTER = 1e-13  # of each curvature: faces may be flat, where columns repeat one another
 VANISHES = 1e-12  # of the size before: a coefficient that a step brings there is zero
 
 
@@ -233,11 +234,11 @@ def _sweep(padded: Array, curvature: Array, linear: Array, blocks: Blocks, norm:
 def _face_step(hessian: Array, gradient: Array, blocks: Blocks, norm: Array, u: Array, smooth: bool) -> Array:
     """u after the best step along Newton's direction on its face."""
     if smooth:
-        return u - cho_solve(cho_factor(hessian + _jitter(jnp.diag(hessian))), gradient)
+        return u - solve_positive(hessian, gradient)
     curved, on_face, unit = face(hessian, blocks, norm, u)
     of = blocks.of_entry
     slope = jnp.where(on_face, gradient + norm[of] * unit, 0)
-    direction = -cho_solve(cho_factor(curved), slope)
+    direction = -solve_positive(curved, slope)
     direction = jnp.where(jnp.all(jnp.isfinite(direction)), direction, 0.0)
     vanish = jnp.where((norm[of] > 0) & (u * direction < 0), -u / jnp.where(direction == 0, 1, direction), jnp.inf)
     lengths = jnp.concatenate([jnp.asarray((0.0, *LENGTHS), u.dtype), jnp.minimum(jnp.min(vanish), 1)[None]])
@@ -261,12 +262,17 @@ def face(hessian: Array, blocks: Blocks, norm: Array, u: Array) -> tuple[Array, 
         bent = jnp.where(sizes > 0, norm / jnp.where(sizes > 0, sizes, 1), 0)[of]
         same = of[:, None] == of[None]
         curved = curved + jnp.diag(bent) - jnp.where(same, bent[:, None] * unit[:, None] * unit[None], 0)
-    return curved + jnp.diag(jnp.where(on_face, 0.0, 1.0)) + _jitter(jnp.diag(hessian)), on_face, unit
+    return curved + jnp.diag(jnp.where(on_face, 0.0, 1.0)), on_face, unit
 
 
-def _jitter(diagonal: Array) -> Array:
-    # The coefficients of columns that are padding have no curvature at all, and stay 0.
-    return jnp.diag(JITTER * jnp.max(diagonal) + jnp.where(diagonal > 0, 0.0, 1.0))
+def solve_positive(matrix: Array, right: Array) -> Array:
+    """matrix^-1 right, where matrix is positive semidefinite. It is scaled to a diagonal of 1 first: penalties may
+    differ by far more than the digits there are. Columns that are padding have no curvature, and their entries stay 0.
+    """
+    diagonal = jnp.diag(matrix)
+    scale = jnp.sqrt(jnp.where(diagonal > 0, diagonal, 1.0))
+    alike = matrix / scale / scale[:, None] + jnp.diag(JITTER + jnp.where(diagonal > 0, 0.0, 1.0))
+    return cho_solve(cho_factor(alike), right / scale) / scale
 
 
 def _block_curvature(hessian: Array, blocks: Blocks) -> Array:
@@ -328,17 +334,21 @@ def _pinned(hessian: Array, rows: Rows) -> Array:
 
 
 def _hessian(loss: Loss, rows: Rows, u: Array) -> Float[Array, "folds entries entries"]:
-    """sum_i w_i (z_i z_i') (x) l''_i, one pair of outputs after the other: all at once they fill the memory."""
+    """sum_i w_i (z_i z_i') (x) l''_i, one pair of outputs after the other: all at once they fill the memory. l'' is
+    symmetric, so each pair is computed once.
+    """
     scores, columns = _scores(rows, u), rows.design.shape[-1]
     outputs = scores.shape[2]
     units = jnp.eye(outputs, dtype=u.dtype)
+    one, other = np.triu_indices(outputs)
+    pair_of = np.zeros((outputs, outputs), int)
+    pair_of[one, other] = pair_of[other, one] = np.arange(len(one))
 
     def of_fold(design: Array, scores: Array, weights: Array) -> Array:
         curvature = loss.curvature(scores, rows.targets)
         second = jax.vmap(lambda unit: weights[:, None] * curvature(jnp.broadcast_to(unit, scores.shape)))(units)
-        pairs = jnp.moveaxis(second, 1, 2).reshape(outputs * outputs, -1)
-        parts = jax.lax.map(lambda w: (design * w[:, None]).T @ design, pairs)
-        parts = parts.reshape(outputs, outputs, columns, columns)
+        parts = jax.lax.map(lambda w: (design * w[:, None]).T @ design, second[one, :, other])
+        parts = parts[pair_of]
         return jnp.transpose(parts, (2, 0, 3, 1)).reshape(columns * outputs, columns * outputs)
 
     if rows.design.ndim == 2:

@@ -30,9 +30,9 @@ class Kind(NamedTuple):
     weight: Float[np.ndarray, " units"]
 
     def strengths(self, penalty: Any, units: Int[np.ndarray, " features"]) -> Strengths:
-        """Of penalties, one for all or one for each unit."""
-        each = np.broadcast_to(np.asarray(penalty, float), self.weight.shape)
-        return Strengths(self.ratio * each * self.weight, (1 - self.ratio) * each[units])
+        """Of penalties: one for all, one for each unit, or those of each fold."""
+        each = np.asarray(penalty, float) * np.ones(len(self.weight))
+        return Strengths(self.ratio * each * self.weight, (1 - self.ratio) * each[..., units])
 
 
 class Found(NamedTuple):

@@ -14,14 +14,17 @@ import numpy as np
 from jaxtyping import Float, Int
 
 from proxbi.glm.losses import Loss, Squared
-from proxbi.linear_model.bilevel import solve
+from proxbi.linear_model.bilevel import log_penalties, solve
 from proxbi.linear_model.design import Rotated, columns, padded, rotated
 from proxbi.linear_model.folds import Folds
-from proxbi.linear_model.path import Kind, best_penalty
+from proxbi.linear_model.path import DECADE, RISE, Kind, best_penalty
+from proxbi.linear_model.sizes import log_sizes
 from proxbi.linear_model.working_set import LowerLevel, Solution, Strengths
 
 MOST_EXTENSIONS = 3  # of the columns at work: later ones hardly matter
 MOST_DENSE = 5_000  # coefficients of a ridge regression: six folds of their Hessians take a gigabyte
+LEANS = (0.5, 1.0, 2.0)  # where the search for a lean starts
+SHIFTS = DECADE * np.arange(1.5, -3.0, -0.5)  # of the log penalty there, whose features of size 1 may be few
 LEAST_STRENGTH = 1e-12  # of h, where one penalty leaves no loss at all
 PenaltyName = Literal["ridge", "lasso", "elastic_net", "group_lasso"]
 RATIOS: dict[str, tuple[float, ...]] = {
@@ -125,41 +128,88 @@ def many_penalties(
     """A penalty for each value of `tie`, from one penalty for all: for each precision of the prior, each from the
     answer to the one before. None is no prior.
 
-    The prior says that log penalties scatter around their mean with variance 1 / precision. Beside a mean of n losses,
-    each of which is (up to a constant) a negative log-likelihood of noise of variance s2, it has the strength
-    precision * s2 / n. The losses at one penalty estimate s2; those of classes are likelihoods, and s2 is 1.
+    The prior says that log penalties scatter around a line, all - lean size, with variance 1 / precision; an infinite
+    precision leaves the line alone. Beside a mean of n losses, each of which is (up to a constant) a negative
+    log-likelihood of noise of variance s2, it has the strength precision * s2 / n. The losses at one penalty estimate
+    s2; those of classes are likelihoods, and s2 is 1.
     """
     lower, _ = task.lower_level(rotate=False)
     kind = Kind(one.ratio, task.kinds(lower.units)[0].weight)
     noise = 2 * one.loss if isinstance(task.loss, Squared) else 1.0
-    x = {"all": np.log(one.penalty[0]), "own": np.zeros(padded(int(tie.max()) + 1))}
     solution = lower.solve(kind.strengths(one.penalty[0], lower.units))
+    rows = (task.folds.fit > 0) @ task.weights
+    sizes = log_sizes(lower, solution, tie, rows, noise)
+    sizes = np.pad(sizes, [(0, 0), (0, padded(sizes.shape[1]) - sizes.shape[1])])
+    tuning = _Tuning(lower, kind, tie, sizes)
+    at = At({"all": np.log(one.penalty[0])}, solution)
+    if any(precision is not None for precision in precisions):
+        at = tuning.along_the_line(at)
     for precision in precisions:
+        if precision != np.inf and "own" not in at.x:
+            at = At(at.x | {"own": np.zeros(sizes.shape[1])}, at.solution)
         strength = None if precision is None else max(precision * noise / task.weights.sum(), LEAST_STRENGTH)
-        x, solution, status = _descend(lower, kind, tie, x, solution, strength)
-        coef, intercept = lower.coefficients(solution)
-        loss = lower.folds.mean(solution.loss)
-        each = np.exp(x["all"] + x["own"][tie])[lower.units]
-        mean = float(np.exp(np.log(each).mean()))
-        row = {"penalty": mean, "l1_ratio": one.ratio, "loss": loss, "precision": precision, "status": status}
-        yield Tuned(each, one.ratio, coef, intercept, solution.loss, loss, [row], solution.violation)
+        at, status = tuning.descend(at, strength)
+        coef, intercept = lower.coefficients(at.solution)
+        loss = lower.folds.mean(at.solution.loss)
+        each = tuning.penalties(at.x)[-1, lower.units]
+        row: dict[str, Any] = {"penalty": float(np.exp(np.log(each).mean())), "l1_ratio": one.ratio, "loss": loss}
+        row |= {"precision": precision, "status": status}
+        yield Tuned(each, one.ratio, coef, intercept, at.solution.loss, loss, [row], at.solution.violation)
 
 
-def _descend(
-    lower: LowerLevel, kind: Kind, tie: np.ndarray, x: dict[str, Any], solution: Solution, strength: float | None
-) -> tuple[dict[str, Any], Solution, str]:
-    """Penalties by the bilevel problem on the columns at work; again where others have come to work."""
-    ones = np.ones(lower.columns.shape[1])
-    factors = Strengths(kind.ratio * kind.weight, (1 - kind.ratio) * ones)
-    for _ in range(MOST_EXTENSIONS):
-        work = lower.at_work(solution, factors, tie[lower.units])
-        result = solve(work.data, jax.tree.map(jnp.asarray, x), work.u, strength, smooth=kind.ratio == 0)
-        x = {name: np.asarray(part) for name, part in result.x.items()}
-        penalty = np.exp(x["all"] + x["own"][tie])
-        solution = lower.solve(kind.strengths(penalty, lower.units), solution)
-        if lower.rows is work.data.rows:
-            break
-    return x, solution, result.status.name
+class At(NamedTuple):
+    """Penalties, and the coefficients that they lead to."""
+
+    x: dict[str, Any]
+    solution: Solution
+
+
+class _Tuning(NamedTuple):
+    """How x becomes penalties, and the search for it."""
+
+    lower: LowerLevel
+    kind: Kind
+    tie: Int[np.ndarray, " units"]
+    sizes: Float[np.ndarray, "folds ties"]
+
+    def penalties(self, x: dict[str, Any]) -> Float[np.ndarray, "folds units"]:
+        """Of each unit in each fold."""
+        return np.exp(np.asarray(log_penalties(x, self.sizes))[:, self.tie])
+
+    def solve(self, x: dict[str, Any], start: Solution) -> At:
+        """The coefficients at x."""
+        return At(x, self.lower.solve(self.kind.strengths(self.penalties(x), self.lower.units), start))
+
+    def loss(self, at: At) -> float:
+        """Cross-validated."""
+        return self.lower.folds.mean(at.solution.loss)
+
+    def along_the_line(self, one: At) -> At:
+        """The best of a few leans: the loss may have several minima, and the one at 0 is the worst of them."""
+        best = At(one.x | {"lean": np.float64(0.0)}, one.solution)
+        for lean in LEANS:
+            at, least = best, np.inf
+            for shift in SHIFTS:
+                at = self.solve({"all": one.x["all"] + shift, "lean": np.float64(lean)}, at.solution)
+                loss = self.loss(at)
+                best = at if loss < self.loss(best) else best
+                if loss > RISE * least:
+                    break
+                least = min(least, loss)
+        return self.solve(best.x, best.solution)  # again, for its columns to be those at work
+
+    def descend(self, at: At, strength: float | None) -> tuple[At, str]:
+        """Penalties by the bilevel problem on the columns at work; again where others have come to work."""
+        ones = np.ones(self.lower.columns.shape[1])
+        factors = Strengths(self.kind.ratio * self.kind.weight, (1 - self.kind.ratio) * ones)
+        for _ in range(MOST_EXTENSIONS):
+            work = self.lower.at_work(at.solution, factors, self.tie[self.lower.units], self.sizes)
+            x0 = jax.tree.map(jnp.asarray, at.x)
+            result = solve(work.data, x0, work.u, strength, self.kind.ratio == 0, self.loss(at))
+            at = self.solve({name: np.asarray(part) for name, part in result.x.items()}, at.solution)
+            if self.lower.rows is work.data.rows:
+                break
+        return at, result.status.name
 
 
 def _in_units_of_X(

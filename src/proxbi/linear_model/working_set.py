@@ -30,8 +30,9 @@ RAREST = 1e-6  # the share of a class, at least, that an intercept starts from: 
 class Strengths(NamedTuple):
     """Penalties of the coefficients of X as it is: norm[g] |w_g| of each unit, square[j] w_j^2 / 2 of each column."""
 
-    norm: Float[np.ndarray, " units"]
-    square: Float[np.ndarray, " features"]
+    norm: Float[np.ndarray, "*folds units"]
+    """The same for all folds, or a row for each."""
+    square: Float[np.ndarray, "*folds features"]
 
 
 class Solution(NamedTuple):
@@ -98,7 +99,9 @@ class LowerLevel:
         """Of the columns at work."""
         return None if self._gathered is None else self._gathered.rows
 
-    def at_work(self, solution: Solution, factors: Strengths, tie: np.ndarray) -> "AtWork":
+    def at_work(
+        self, solution: Solution, factors: Strengths, tie: np.ndarray, sizes: Float[np.ndarray, "folds ties"]
+    ) -> "AtWork":
         """The columns at work, as data of the bilevel problem: penalty number tie[column] times the factors."""
         gathered = self._gathered
         assert gathered is not None
@@ -116,6 +119,7 @@ class LowerLevel:
             jnp.asarray(np.take_along_axis(of_column, of_block, axis=1)),
             jnp.asarray(square),
             jnp.asarray(np.repeat(of_column, self.outputs, axis=1)),
+            jnp.asarray(sizes),
         )
         importance = jnp.asarray(self.folds.importance)
         data = Data(self.loss, gathered.rows, gathered.model, gathered.blocks, scheme, importance)
@@ -185,8 +189,8 @@ class LowerLevel:
         which = np.broadcast_to(gathered.which, (folds, gathered.which.shape[1]))
         real = which >= 0
         scale = self.columns.scale[which]
-        square = np.where(real, strengths.square[which] / scale**2, 0.0)
-        norm = np.where(real, strengths.norm[self.units[which]] / scale, 1.0)  # which keeps padding at zero
+        square = np.where(real, _of_each_fold(strengths.square, which) / scale**2, 0.0)
+        norm = np.where(real, _of_each_fold(strengths.norm, self.units[which]) / scale, 1.0)  # padding stays at zero
         u = np.where(real[:, :, None], np.take_along_axis(start.u, which[:, :, None], axis=1), 0.0)
         of_column = np.concatenate([norm, np.zeros((folds, 1))], axis=1)
         return (
@@ -261,6 +265,11 @@ class LowerLevel:
         members = np.full((len(which) + 1, largest), entries)
         members[of_entry, place] = np.arange(entries)
         return members, of_entry
+
+
+def _of_each_fold(values: Float[np.ndarray, "*folds all"], which: Int[np.ndarray, "folds some"]) -> np.ndarray:
+    """The values of some units or columns, others in each fold."""
+    return np.take_along_axis(np.broadcast_to(values, (len(which), values.shape[-1])), which, axis=1)
 
 
 def _link(loss: Loss, means: Float[np.ndarray, "folds outputs"]) -> Float[np.ndarray, "folds outputs"]:
