@@ -2,6 +2,7 @@
 on the way costs little.
 """
 
+import csv
 import json
 import os
 import pickle
@@ -27,6 +28,7 @@ from tests.test_cli_clean import clean as run_command
 import proxbi.cleaning.method.clean
 from proxbi import _engine
 from proxbi.cleaning import LabelCleaner
+from proxbi.cleaning.files.decisions import Decided, Subject, write_decisions
 from proxbi.cleaning.files.job import Outputs, clean_file
 from proxbi.cleaning.files.tables import ADDED, GIVEN, Roles
 from proxbi.cleaning.large import parquet
@@ -231,6 +233,85 @@ def test_another_request_does_everything_again(folder: Path, in_blocks: dict[str
     assert GIVEN in joined(tmp_path / "out")
 
 
+# --- decisions --------------------------------------------------------------------------------------------------------
+
+
+def decide(path: Path, digest: str, rows: list[int], labels: list[str]) -> Path:
+    """A file of decisions about rows of the whole table."""
+    whole = table()
+    about = Subject("data", digest, whole["label"].to_numpy(), whole["id"].tolist())
+    write_decisions(path, about, Decided(np.array(rows), np.array(labels, object)))
+    return path
+
+
+def test_decided_rows_are_trusted_and_those_of_one_process(
+    folder: Path, in_memory: dict[str, Any], in_blocks: dict[str, Any], tmp_path: Path
+) -> None:
+    """Rows of three files, some of them learned from: kept, changed to what was suggested, and changed to another."""
+    before = pd.read_parquet(folder / "cleaned.parquet")
+    suspects = np.flatnonzero(before["proxbi_issue"])[[0, 1, 40, 80, -1]].tolist()
+    plain = np.flatnonzero(~before["proxbi_issue"] & ~before["proxbi_trusted"])[[5, 300]].tolist()
+    rows = [*suspects, *plain]
+    given = before["label"].to_numpy()
+    labels = [given[rows[0]], *before["proxbi_suggested_label"][suspects[1:]], "owl", "cat"]
+    order = np.argsort(rows)
+    rows, labels = [rows[i] for i in order], [labels[i] for i in order]
+    one = clean_file(
+        folder / "whole.parquet",
+        ROLES,
+        Outputs(tmp_path / "one.parquet"),
+        decisions=decide(tmp_path / "one.csv", in_memory["digest"], rows, labels),
+    ).summary
+    decisions = decide(tmp_path / "d.csv", in_blocks["digest"], rows, labels)
+    found = clean_files(folder / "data", ROLES, tmp_path / "out", decisions=decisions)
+    assert found.decided is not None
+    assert found.decided.rows.tolist() == rows
+    assert found.summary["decided"] == len(rows)
+    require_same_figures(found.summary, one)
+    after = joined(tmp_path / "out")
+    require_same(after, pd.read_parquet(tmp_path / "one.parquet"))
+    ours = after.iloc[rows]
+    assert ours["proxbi_trusted"].all()
+    assert ours["proxbi_suggested_label"].tolist() == labels
+    assert (ours["proxbi_issue"] == (ours["label"] != labels)).all()
+    assert found.summary["digest"] == in_blocks["digest"]  # of the data: the next decisions are about the same
+
+
+@pytest.mark.parametrize(
+    ("change", "said"),
+    [
+        (lambda line: [*line[:4], "f" * 64], "line 2 of .* is a decision about another file"),
+        (lambda line: ["1400", *line[1:]], r"has the row '1400'; .* has rows 0\.\.1399"),
+        (lambda line: [line[0], "r8", *line[2:]], "calls row 7 'r8'; in .* it is 'r7'"),
+        (lambda line: [*line[:3], "cow", line[4]], "has the label 'cow', which no row has"),
+        (lambda line: [*line[:2], "keep", "nothing", line[4]], "has the label 'nothing'"),
+    ],
+)
+def test_decisions_about_other_rows_are_refused(
+    folder: Path, in_blocks: dict[str, Any], tmp_path: Path, change: Any, said: str
+) -> None:
+    path = decide(tmp_path / "d.csv", in_blocks["digest"], [7], ["cat"])
+    head, line = list(csv.reader(path.read_text().splitlines()))
+    with path.open("w") as file:
+        csv.writer(file).writerows([head, change(line)])
+    with pytest.raises(ValueError, match=said):
+        clean_files(folder / "data", ROLES, tmp_path / "out", decisions=path)
+    assert not (tmp_path / "out").exists()
+
+
+def test_the_page_calls_rows_by_their_places_in_the_table(folder: Path, tmp_path: Path) -> None:
+    """So that decisions made there are about these rows: without ids, what is shown of a row is its place as well."""
+    page = tmp_path / "r.html"
+    clean_files(folder / "data", ROLES._replace(id=None, drop=["id"]), tmp_path / "out", to_report=page)
+    text, labels = page.read_text(), joined(tmp_path / "out")["label"].to_numpy()
+    names = json.loads(re.search(r'id="workbench-data"[^>]*>(.*?)</script>', text, re.DOTALL)[1])["labels"]
+    marks = re.findall(r'data-row="(\d+)" data-called="(\d+)" data-given="(\d+)"', text)
+    assert max(int(row) for row, _, _ in marks) > FIT
+    for row, called, label in marks:
+        assert row == called
+        assert labels[int(row)] == names[int(label)]
+
+
 @pytest.mark.slow
 @pytest.mark.hours  # CI has no minutes left for it
 def test_trusted_rows_may_be_in_a_file_of_their_own(folder: Path, tmp_path: Path) -> None:
@@ -277,7 +358,8 @@ def refused(folder: Path, *options: object) -> str:
         (["data/*.parquet"], "--out must be given"),
         (["data/*.parquet", "--out", "data"], "is the folder of the input"),
         (["data/*.parquet", "--out", "whole.parquet"], "whole.parquet is a file"),
-        (["data/*.parquet", "--out", "o", "--decisions", "d.csv"], "--decisions needs all rows in memory"),
+        (["data/*.parquet", "--out", "o", "--pred-probs", "p.csv"], "--pred-probs needs all rows in memory"),
+        (["data/*.parquet", "--out", "o", "--decisions", "d.csv"], "d.csv does not exist"),
         (["data/*.parquet", "--out", "o", "--report", "data"], "data is a folder"),
         (
             ["data/*.parquet", "--out", "o", "--scheduler", "tcp://x:1"],

@@ -8,20 +8,31 @@
 """
 
 import shutil
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from functools import partial
 from pathlib import Path
 from typing import Any, Literal, NamedTuple
 from uuid import uuid4
 
 import numpy as np
+from jaxtyping import Bool, Int
 
 from proxbi import __version__
 from proxbi._engine import Engine, started
+from proxbi.cleaning.files.decisions import Decided, Named, Subject, file_digest, read_decisions, rows_named
 from proxbi.cleaning.files.formats import Parquet, changed
 from proxbi.cleaning.files.job import now, require_packages, summary, write_summary
 from proxbi.cleaning.files.places import Writer, remove_drafts, require_readable, require_writable, write_all
-from proxbi.cleaning.files.tables import ADDED, Roles, Rows, changes_of, check_columns, from_table, truth_values
+from proxbi.cleaning.files.tables import (
+    ADDED,
+    Roles,
+    Rows,
+    about_given,
+    changes_of,
+    check_columns,
+    from_table,
+    truth_values,
+)
 from proxbi.cleaning.inputs.checks import Words, class_indices, group_indices, require_labels
 from proxbi.cleaning.inputs.features import Use
 from proxbi.cleaning.inputs.prepare import Inputs, Names, prepare
@@ -50,6 +61,7 @@ class TableJob(NamedTuple):
     """Of the rows that were learned from."""
     cleaned: Overview
     summary: dict[str, Any]
+    decided: Decided | None = None
 
 
 def clean_files(
@@ -60,6 +72,7 @@ def clean_files(
     to_summary: Path | None = None,
     to_report: Path | None = None,
     show_rows: bool = True,
+    decisions: Path | None = None,
     mode: Mode = "weight",
     weights: Literal["auto", "free"] = "auto",
     seed: int = 0,
@@ -67,6 +80,7 @@ def clean_files(
     scheduler: str | None = None,
     workers: int | None = None,
     command: str | None = None,
+    steps: Sequence[Step] = (),
     progress: Progress | None = None,
 ) -> TableJob:
     """Clean the labels of a table of many Parquet files, of which a block of rows at a time is in memory.
@@ -76,7 +90,7 @@ def clean_files(
     - `given`: a folder, a pattern such as `data/*.parquet`, or a file.
     - `roles`: which column is what; one label a row.
     - `out`: the folder for the files, each with the name and the rows of one that was read.
-    - `to_summary`, `mode`, `weights`, `seed`, `command`, `progress`: as in `clean_file`.
+    - `to_summary`, `decisions`, `mode`, `weights`, `seed`, `command`, `steps`, `progress`: as in `clean_file`.
     - `to_report`: a page with the figures of all rows, and with suspects and charts of the rows that were learned from;
       `show_rows`: whether it shows single rows.
     - `engine`: "blocks", one after another in this process; or "dask", on the cluster of `scheduler`, or on `workers`
@@ -84,14 +98,17 @@ def clean_files(
     """
     require_packages()
     parts = find_parts(given)
-    check(parts, given, roles, out, [to for to in (to_summary, to_report) if to is not None])
+    check(parts, given, roles, out, [to for to in (to_summary, to_report) if to is not None], decisions)
     say = progress or (lambda stage, share: None)
     with started("dask" if engine == "dask" else "here", scheduler, workers) as run:
-        taught, shown = _taught(run, parts, given, roles, weights, seed, say)
-        asked = [__version__, seed, weights, mode, str(roles), [part.mark() for part in parts]]
+        table = TableOf(parts, given, roles, decisions)
+        taught, shown, decided = _taught(run, table, weights, seed, say)
         apart = None if roles.trusted_file is None else roles.trusted_file.stat()
+        asked = [__version__, seed, weights, mode, str(roles), table.digest, decisions and file_digest(decisions)]
         digest = digest_of([*asked, None if apart is None else (apart.st_size, apart.st_mtime_ns)])
-        work = Writing(taught.judging, list(shown.X.columns), roles, mode, out.absolute(), digest, run=uuid4().hex)
+        work = Writing(
+            taught.judging, list(shown.X.columns), roles, mode, out.absolute(), digest, decided, run=uuid4().hex
+        )
         figures = []
         try:
             for done, one in enumerate(run(_judge, work, parts)):
@@ -102,24 +119,19 @@ def clean_files(
         finally:
             remove_drafts(work.out, work.run)
     found = overview(taught, Figures.sum([*figures, taught.apart]))
-    told = summary(taught.inputs, found, seed, command) | {"digest": digest}
+    told = summary(taught.inputs, found, seed, command) | {"digest": table.digest}
     writers: list[tuple[Path, Writer]] = []
     if to_summary is not None:
         writers.append((to_summary, lambda to: write_summary(told, to)))
     if to_report is not None:
-        made = Run(command or "", seed, {}, f"{len(parts)} piece(s) of {given}", digest, now())
-        writers.append((to_report, lambda to: _report(to, taught, found, shown, f"Labels of {given}", made, show_rows)))
+        made = Run(command or "", seed, {}, f"{len(parts)} piece(s) of {given}", table.digest, now())
+        page = {"title": f"Labels of {given}", "run": made, "steps": steps, "show_rows": show_rows}
+        writers.append((to_report, lambda to: _report(to, taught, found, shown, page)))
     write_all(writers)
-    return TableJob(taught.inputs, found, told)
+    return TableJob(taught.inputs, found, told, decided)
 
 
-AGAIN = Step(
-    "Put the rows that you decided, with their right labels, into a file of trusted rows, and run again with --trusted."
-)
-"""What to do with the page: decisions by row number are for tables in memory."""
-
-
-def _report(path: Path, taught: Taught, found: Overview, shown: "Shown", title: str, run: Run, rows: bool) -> None:
+def _report(path: Path, taught: Taught, found: Overview, shown: "Shown", page: dict[str, Any]) -> None:
     from proxbi.cleaning.report.publish import publish
 
     publish(
@@ -127,17 +139,17 @@ def _report(path: Path, taught: Taught, found: Overview, shown: "Shown", title: 
         taught.inputs,
         of_sample(taught, found),
         X=shown.X,
-        ids=shown.ids,
-        id_name=shown.id_name,
-        title=title,
-        run=run,
-        steps=[AGAIN],
+        ids=shown.places.tolist() if shown.ids is None else shown.ids,
+        id_name="row" if shown.ids is None else "id",
+        places=shown.places,
         unused=[Use(name, "", why) for name, why in shown.unused.items()],
-        show_rows=rows,
+        **page,
     )
 
 
-def check(parts: list[Part], given: Path, roles: Roles, out: Path, others: list[Path]) -> None:
+def check(
+    parts: list[Part], given: Path, roles: Roles, out: Path, others: list[Path], decisions: Path | None = None
+) -> None:
     """Refuse what cannot be read or written, before any work is done."""
     import pyarrow.parquet as pq
 
@@ -149,8 +161,9 @@ def check(parts: list[Part], given: Path, roles: Roles, out: Path, others: list[
         raise ValueError("label names several columns: votes are read together, and so only in a table in memory.")
     named = (roles.label, roles.trusted_column, roles.group, roles.id, *roles.drop)
     check_columns(source, [name for name in named if name is not None])
-    if roles.trusted_file is not None:
-        require_readable(roles.trusted_file)
+    for beside in (roles.trusted_file, decisions):
+        if beside is not None:
+            require_readable(beside)
     if out.exists() and not out.is_dir():
         raise ValueError(f"{out} is a file; of several files the output is a folder.")
     for part in parts:
@@ -161,34 +174,75 @@ def check(parts: list[Part], given: Path, roles: Roles, out: Path, others: list[
         require_writable(other)
 
 
+class TableOf(NamedTuple):
+    """What is cleaned."""
+
+    parts: list[Part]
+    given: Path
+    roles: Roles
+    decisions: Path | None
+
+    @property
+    def rows(self) -> int:
+        """How many there are."""
+        return self.parts[-1].first + self.parts[-1].rows
+
+    @property
+    def digest(self) -> str:
+        """Of the files, by what changes when they do: their bytes are too many to be read for this."""
+        return digest_of([part.mark() for part in self.parts])
+
+
 class Looking(NamedTuple):
     """What `_look` needs."""
 
     roles: Roles
     seed: int
+    named: Named | None
+    """Rows that were decided, or shown to a person."""
 
 
 class Looked(NamedTuple):
     """The labels and groups of a file, each once, and the rows that may be learned from."""
 
     labels: np.ndarray
+    undecided: np.ndarray
+    """The labels without those of decided rows."""
     groups: list[str]
     drawn: Drawn
+    named: dict[int, tuple[Any, Any]]
+    """Label and id of rows that decisions name."""
 
 
 def _look(looking: Looking, part: Part) -> Looked:
-    roles, label = looking.roles, str(looking.roles.label)
-    wanted = [name for name in (label, roles.trusted_column, roles.group) if name is not None]
-    labels, groups, places = [], [], []
+    roles, label, by_hand = looking.roles, str(looking.roles.label), looking.named
+    calls = None if by_hand is None else roles.id
+    wanted = [name for name in (label, roles.trusted_column, roles.group, calls) if name is not None]
+    labels, undecided, groups, places, named = [], [], [], [], dict[int, tuple[Any, Any]]()
     for first, table in batches(part, list(dict.fromkeys(wanted))):
-        block = _block(roles, part, first, table)
+        block, start = _block(roles, part, first, table), part.first + first
         labels.append(np.unique(block.labels))
         if block.groups is not None:
             groups.append(np.unique(group_indices(block.groups, len(block.groups), Words())[0]))
         trusted = np.zeros(len(block.labels), bool) if block.trusted is None else block.trusted
-        places.append(drawn(looking.seed, trusted, first=part.first + first))
+        if by_hand is not None:
+            trusted = trusted | _within(by_hand.decided, start, len(trusted))
+            seen = np.flatnonzero(_within(by_hand.rows, start, len(trusted)))
+            ids = seen if calls is None else table.column(calls).take(seen).to_pylist()
+            named |= {start + row: (block.labels[row], called) for row, called in zip(seen.tolist(), ids, strict=True)}
+            undecided.append(np.unique(block.labels[~_within(by_hand.decided, start, len(trusted))]))
+        places.append(drawn(looking.seed, trusted, first=start))
     kinds = [] if not groups else [str(name) for name in np.unique(np.concatenate(groups))]
-    return Looked(np.unique(np.concatenate(labels)), kinds, merged(looking.seed, places))
+    every = np.unique(np.concatenate(labels))
+    rest = np.unique(np.concatenate(undecided)) if undecided else every
+    return Looked(every, rest, kinds, merged(looking.seed, places), named)
+
+
+def _within(rows: Int[np.ndarray, " named"], first: int, count: int) -> Bool[np.ndarray, " rows"]:
+    """Which of `count` rows from `first` on are among these."""
+    found = np.zeros(count, bool)
+    found[rows[slice(*np.searchsorted(rows, [first, first + count]))] - first] = True
+    return found
 
 
 class _Columns(NamedTuple):
@@ -219,31 +273,32 @@ def _block(roles: Roles, part: Part, first: int, table: Any) -> _Columns:
 
 def _taught(
     run: Engine,
-    parts: list[Part],
-    given: Path,
-    roles: Roles,
+    table: TableOf,
     weights: Literal["auto", "free"],
     seed: int,
     say: Progress,
-) -> tuple[Taught, "Shown"]:
-    """Draw a sample of the rows, take them, and learn from them; and what these rows are."""
+) -> tuple[Taught, "Shown", Decided | None]:
+    """Draw a sample of the rows, take them, and learn from them; what these rows are; and what was decided."""
     say("looking at the labels", 0.0)
-    looked = list(run(_look, Looking(roles, seed), parts))
-    total = parts[-1].first + parts[-1].rows
+    named, total = None if table.decisions is None else rows_named(table.decisions), table.rows
+    looked = list(run(_look, Looking(table.roles, seed, named), table.parts))
+    decided = _decided(table, looked)
+    classes = [one.undecided for one in looked] + ([] if decided is None else [decided.labels])
     names = Names(
-        np.unique(np.concatenate([one.labels for one in looked])),
+        np.unique(np.concatenate(classes)),
         [str(name) for name in np.unique([name for one in looked for name in one.groups])],
     )
     say("taking rows to learn from", LOOKED)
     of_files = merged(seed, [one.drawn for one in looked])
     places = with_apart(seed, of_files, total, 0)
-    rows = _sample(run, parts, given, roles, places)
+    rows = _sample(run, table, places)
     # Trusted rows given apart come after all others.
     apart = 0 if rows.y_val is None else len(rows.y_val)
     final = with_apart(seed, of_files, total, apart)
     kept, kept_apart = np.flatnonzero(np.isin(places, final)), final[final >= total] - total
     say("learning", TAKEN)
-    inputs = prepare(**_arguments(rows, kept, kept_apart), seed=seed, names=names)
+    ours = None if decided is None else decided.among(places)
+    inputs = prepare(**_arguments(rows, ours, kept, kept_apart), seed=seed, names=names)
     gold = np.zeros(0, np.int64) if rows.y_val is None else class_indices(rows.y_val, rows.words, names.classes)[1]
     taught = teach(
         inputs,
@@ -256,8 +311,20 @@ def _taught(
         progress=lambda stage, share: say(stage, TAKEN + (LEARNED - TAKEN) * share),
     )
     ids = None if rows.ids is None else [rows.ids[row] for row in kept]
-    name = "row" if ids is None else "id"
-    return taught, Shown(_taken(rows.X, kept), final[final < total].tolist() if ids is None else ids, name, rows.unused)
+    return taught, Shown(_taken(rows.X, kept), final[final < total], ids, rows.unused), decided
+
+
+def _decided(table: TableOf, looked: list[Looked]) -> Decided | None:
+    """The decisions, if they fit the table."""
+    if table.decisions is None:
+        return None
+    named = {row: both for one in looked for row, both in one.named.items()}
+    labels, ids = ({row: both[which] for row, both in named.items()} for which in (0, 1))
+    classes = np.unique(np.concatenate([one.labels for one in looked]))
+    about = Subject(
+        str(table.given), table.digest, labels, None if table.roles.id is None else ids, classes, rows=table.rows
+    )
+    return read_decisions(table.decisions, about)
 
 
 class Shown(NamedTuple):
@@ -265,33 +332,33 @@ class Shown(NamedTuple):
 
     X: Any
     """Their features, a data frame."""
-    ids: list[Any]
-    """Or their places in the table."""
-    id_name: str
+    places: Int[np.ndarray, " sample"]
+    """In the table."""
+    ids: list[Any] | None
     unused: dict[str, str]
     """Columns that are no features, and why."""
 
 
-def _sample(run: Engine, parts: list[Part], given: Path, roles: Roles, places: np.ndarray) -> Rows:
+def _sample(run: Engine, table: TableOf, places: np.ndarray) -> Rows:
     """The rows with these places, as those of one file."""
     import pyarrow as pa
 
-    table = pa.concat_tables(list(run(take, places, parts)))
-    firsts = np.array([part.first for part in parts])
+    taken = pa.concat_tables(list(run(take, places, table.parts)))
+    firsts = np.array([part.first for part in table.parts])
 
     def where(row: int) -> str:
         place = int(places[row])
-        part = parts[int(np.searchsorted(firsts, place, side="right")) - 1]
+        part = table.parts[int(np.searchsorted(firsts, place, side="right")) - 1]
         return part.where(place - part.first)
 
-    return from_table(Parquet(given, table=table, where=where), roles)
+    return from_table(Parquet(table.given, table=taken, where=where), table.roles)
 
 
-def _arguments(rows: Rows, kept: np.ndarray, kept_apart: np.ndarray) -> dict[str, Any]:
+def _arguments(rows: Rows, decided: Decided | None, kept: np.ndarray, kept_apart: np.ndarray) -> dict[str, Any]:
     """For `prepare`, of some of the rows and some of those apart."""
-    found = rows.arguments()
-    for name, some in (("X", kept), ("y", kept), ("trusted", kept), ("groups", kept)):
-        found[name] = _taken(found[name], some)
+    found = rows.arguments(decided)
+    for name in ("X", "y", "trusted", "groups", "given"):
+        found[name] = _taken(found.get(name), kept)
     for name in ("X_val", "y_val"):
         found[name] = _taken(found[name], kept_apart)
     return found
@@ -314,6 +381,7 @@ class Writing(NamedTuple):
     out: Path
     digest: str
     """Of the input and the arguments."""
+    decided: Decided | None
     run: str
     """A name that no other run has."""
 
@@ -353,14 +421,32 @@ def _judged(work: Writing, part: Part) -> Iterator[tuple[Any, Figures]]:
     names, label = work.judging.names, str(work.roles.label)
     for first, table in batches(part):
         columns = _block(work.roles, part, first, table)
-        count = len(columns.labels)
-        known = class_indices(columns.labels, Words(), names.classes)[1]
+        count, place = len(columns.labels), part.first + first
+        labels, trusted, before = _by_hand(work, columns, place)
+        known = class_indices(labels, Words(), names.classes)[1]
         groups = columns.groups
         group_of = None if groups is None else group_indices(groups, count, Words(), names.groups)[1]
         X = table.select(work.features).to_pandas(ignore_metadata=True)
-        block = Block(X, known, columns.trusted, group_of, part.first + first)
+        block = Block(X, known, trusted, group_of, place, before)
         done = judge_block(work.judging, block, partial(_where, part, first))
         suggested = names.classes[done.suggested]
         values = (done.found.weight, done.issue, done.found.quality, suggested, done.trusted)
-        changes = changes_of(dict(zip(ADDED, values, strict=True)), label, columns.labels, work.mode)
+        added = about_given(dict(zip(ADDED, values, strict=True)), columns.labels)
+        changes = changes_of(added, label, columns.labels, work.mode)
         yield changed(table, changes), done.figures
+
+
+def _by_hand(
+    work: Writing, columns: _Columns, first: int
+) -> tuple[np.ndarray, Bool[np.ndarray, " rows"] | None, Int[np.ndarray, " rows"] | None]:
+    """The labels and the trust of a block with what was decided, and the labels that decided rows had."""
+    if work.decided is None:
+        return columns.labels, columns.trusted, None
+    count, classes = len(columns.labels), work.judging.names.classes
+    rows, decided = work.decided.within(first, count)
+    labels, before, picked = columns.labels.copy(), np.full(count, -1), np.zeros(count, bool)
+    labels[rows], picked[rows] = decided, True
+    # A label that no row has any more is not a class.
+    had = np.minimum(np.searchsorted(classes, columns.labels[rows]), len(classes) - 1)
+    before[rows] = np.where(classes[had] == columns.labels[rows], had, -1)
+    return labels, picked if columns.trusted is None else columns.trusted | picked, before

@@ -69,6 +69,7 @@ def write_report(
     frame: "pd.DataFrame | None" = None,
     features: Float[np.ndarray, "rows columns"] | None = None,
     uses: Sequence[Use] = (),
+    places: Int[np.ndarray, " rows"] | None = None,
     steps: Sequence[Step] = (),
     title: str = "Label cleaning",
     run: Run | None = None,
@@ -83,6 +84,7 @@ def write_report(
     - `images`: [n, height, width] or [n, height, width, 3], shown beside the suspects.
     - `frame`: columns to show beside the suspects (the first 8), and to say which values speak against a label.
     - `features`: rows as numbers, to say which are alike; `uses`: what became of each column.
+    - `places`: where these are some of the rows of a table: the number of each there, which decisions carry.
     - `steps`: what to do now. `title`: the head of the page; `run`: for its foot.
     - `show_rows`: False leaves out all that is about single rows, for pages that are shared outside.
 
@@ -105,7 +107,7 @@ def write_report(
     """
     names = [str(label) for label in labels]
     called = None if ids is None else list(ids)
-    rows = Rows(cleaned, names, given, called, groups, group_of, images, frame, id_name, features, before)
+    rows = Rows(cleaned, names, given, called, groups, group_of, images, frame, id_name, features, before, places)
     body = {"title": title, "steps": list(steps), "show_rows": show_rows, **_columns(uses), **_foot(run or Run())}
     body |= _judged(cleaned) | _drawn(rows)
     most = SUSPECTS
@@ -139,7 +141,7 @@ def _earlier(rows: Rows, row: int) -> dict[str, Any]:
     assert rows.before is not None
     kept = rows.before[row] == rows.given[row]
     label = rows.labels[rows.given[row]]
-    return {"row": row, "id": rows.called(row), "decision": "keep" if kept else "other", "label": label}
+    return {"row": rows.place(row), "id": rows.called(row), "decision": "keep" if kept else "other", "label": label}
 
 
 def _copy(rows: Rows, first: int, second: int, exact: bool) -> dict[str, Any]:
