@@ -7,6 +7,7 @@ import json
 import os
 import pickle
 import re
+import shutil
 import signal
 import warnings
 from collections.abc import Iterator
@@ -27,6 +28,7 @@ from tests.test_cli_clean import clean as run_command
 
 import proxbi.cleaning.method.clean
 from proxbi import _engine
+from proxbi._lock import Lock
 from proxbi.cleaning import LabelCleaner
 from proxbi.cleaning.files.decisions import Decided, Subject, write_decisions
 from proxbi.cleaning.files.job import Outputs, clean_file
@@ -357,6 +359,7 @@ def refused(folder: Path, *options: object) -> str:
         (["none/*.parquet", "--out", "o"], "none/*.parquet matches no Parquet file"),
         (["data/*.parquet"], "--out must be given"),
         (["data/*.parquet", "--out", "data"], "is the folder of the input"),
+        (["data", "--out", "data/cleaned"], "data/cleaned is inside of data"),
         (["data/*.parquet", "--out", "whole.parquet"], "whole.parquet is a file"),
         (["data/*.parquet", "--out", "o", "--pred-probs", "p.csv"], "--pred-probs needs all rows in memory"),
         (["data/*.parquet", "--out", "o", "--decisions", "d.csv"], "d.csv does not exist"),
@@ -399,6 +402,83 @@ def test_a_bad_file_is_named(tmp_path: Path, change: Any, said: str) -> None:
     with pytest.raises(ValueError, match=r"1\.parquet") as error:
         clean_files(spoiled(tmp_path, change), Roles("label", "gold", id="id", group="who"), tmp_path / "out")
     assert said in str(error.value)
+
+
+def test_columns_may_be_in_another_order(folder: Path, in_blocks: dict[str, Any], tmp_path: Path) -> None:
+    """Each file keeps its own."""
+    shutil.copytree(folder / "data", tmp_path / "data")
+    turned = pd.read_parquet(tmp_path / "data" / "part-2.parquet").iloc[:, ::-1]
+    turned.to_parquet(tmp_path / "data" / "part-2.parquet", index=False)
+    require_same_figures(clean_files(tmp_path / "data", ROLES, tmp_path / "out").summary, in_blocks)
+    require_same(joined(tmp_path / "out")[[*table(), *ADDED]], pd.read_parquet(folder / "cleaned.parquet"))
+    assert pq.read_schema(tmp_path / "out" / "part-2.parquet").names == [*turned, *ADDED]
+
+
+def test_two_columns_of_one_name_are_refused(tmp_path: Path) -> None:
+    given = spoiled(tmp_path, lambda t: t)
+    twice = pq.read_table(tmp_path / "1.parquet")
+    pq.write_table(twice.append_column("a", twice["a"]), tmp_path / "1.parquet")
+    with pytest.raises(ValueError, match=r"1\.parquet has two columns called 'a'"):
+        clean_files(given, Roles("label"), tmp_path / "out")
+
+
+def test_a_file_that_is_damaged_inside_is_named(tmp_path: Path) -> None:
+    """Its footer is whole, so that it is seen when rows are read; with checksums, any bit."""
+    given, path = spoiled(tmp_path, lambda t: t), tmp_path / "1.parquet"
+    for damaged in (range(200, 1200), range(900, 901)):
+        pq.write_table(pq.read_table(tmp_path / "0.parquet"), path, write_page_checksum=True, compression="none")
+        content = bytearray(path.read_bytes())
+        for place in damaged:
+            content[place] ^= 4
+        path.write_bytes(bytes(content))
+        with pytest.raises(ValueError, match=r"1\.parquet is not a Parquet file that can be read"):
+            clean_files(given, Roles("label", drop=["id"]), tmp_path / "out")
+
+
+def test_folders_that_end_like_files_are_searched(tmp_path: Path) -> None:
+    """As Spark calls its tables."""
+    (tmp_path / "t.parquet").mkdir()
+    table(rows=60).to_parquet(tmp_path / "t.parquet" / "part-0.parquet")
+    assert [part.name for part in parquet.find_parts(tmp_path)] == ["t.parquet/part-0.parquet"]
+
+
+def test_two_runs_do_not_share_a_folder(folder: Path, tmp_path: Path) -> None:
+    """Their files would be a mixture."""
+    (tmp_path / "out").mkdir()
+    held = Lock(tmp_path / "out")
+    with pytest.raises(OSError, match=f"in use by process {os.getpid()} on"):
+        clean_files(folder / "data", ROLES, tmp_path / "out")
+    held.release()
+
+
+def test_files_of_an_earlier_run_are_pointed_out(folder: Path, in_blocks: dict[str, Any], tmp_path: Path) -> None:
+    """Else they would be read with the others."""
+    out = tmp_path / "out"
+    shutil.copytree(folder / "out", out)
+    (out / "part-0.parquet").rename(out / "part-9.parquet")
+    found = clean_files(folder / "data", ROLES, out).summary
+    assert found["warnings"][:-1] == in_blocks["warnings"]
+    assert "1 more Parquet file(s), such as" in found["warnings"][-1]
+    assert "part-9.parquet" in found["warnings"][-1]
+
+
+def test_a_damaged_piece_is_written_again(folder: Path, in_blocks: dict[str, Any], tmp_path: Path) -> None:
+    """One flipped bit in what waits to be put together."""
+    data, out = tmp_path / "data.parquet", tmp_path / "out"
+    pq.write_table(pq.read_table(folder / "whole.parquet"), data, row_group_size=700)
+
+    def flip(stage: str, share: float) -> None:
+        piece = out / ".data.parquet.pieces" / "0.parquet"
+        if stage == JUDGING and share == 1:
+            content = bytearray(piece.read_bytes())
+            content[3000] ^= 1
+            piece.write_bytes(bytes(content))
+
+    with patch.object(parquet, "PIECE", 700):
+        with pytest.raises(OSError, match=r"0\.parquet is damaged, and was removed .*give the same command again"):
+            clean_files(data, ROLES, out, progress=flip)
+        clean_files(data, ROLES, out)
+    require_same(joined(out), pd.read_parquet(folder / "cleaned.parquet"))
 
 
 def test_a_file_that_is_no_parquet_is_named(tmp_path: Path) -> None:

@@ -9,6 +9,8 @@
 
 import shutil
 from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager, suppress
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import Any, Literal, NamedTuple
@@ -19,6 +21,7 @@ from jaxtyping import Bool, Int
 
 from proxbi import __version__
 from proxbi._engine import Engine, started
+from proxbi._lock import Lock
 from proxbi.cleaning.files.decisions import Decided, Named, Subject, file_digest, read_decisions, rows_named
 from proxbi.cleaning.files.formats import Parquet, changed
 from proxbi.cleaning.files.job import now, require_packages, summary, write_summary
@@ -38,7 +41,17 @@ from proxbi.cleaning.inputs.features import Use
 from proxbi.cleaning.inputs.prepare import Inputs, Names, prepare
 from proxbi.cleaning.large.block import Block, Judging, judge_block
 from proxbi.cleaning.large.learn import Taught, of_sample, overview, teach
-from proxbi.cleaning.large.parquet import Part, batches, digest_of, find_parts, finished, join, take, write_blocks
+from proxbi.cleaning.large.parquet import (
+    Part,
+    batches,
+    beside,
+    digest_of,
+    find_parts,
+    finished,
+    join,
+    take,
+    write_blocks,
+)
 from proxbi.cleaning.method.drawing import Drawn, drawn, merged, with_apart
 from proxbi.cleaning.method.summary import Figures
 from proxbi.cleaning.report.page import Run, Step
@@ -49,6 +62,11 @@ LOOKED, TAKEN, LEARNED = 0.05, 0.15, 0.3
 
 JUDGING = "judging piece by piece"
 """The last stage, by name."""
+
+NOT_OURS = (
+    "{} has {} more Parquet file(s), such as {}, that this run did not write: whoever reads all files there reads them "
+    "too."
+)
 
 Progress = Callable[[str, float], None]
 Mode = Literal["weight", "drop", "relabel"]
@@ -100,7 +118,7 @@ def clean_files(
     parts = find_parts(given)
     check(parts, given, roles, out, [to for to in (to_summary, to_report) if to is not None], decisions)
     say = progress or (lambda stage, share: None)
-    with started("dask" if engine == "dask" else "here", scheduler, workers) as run:
+    with _alone(out), started("dask" if engine == "dask" else "here", scheduler, workers) as run:
         table = TableOf(parts, given, roles, decisions)
         taught, shown, decided = _taught(run, table, weights, seed, say)
         apart = None if roles.trusted_file is None else roles.trusted_file.stat()
@@ -119,6 +137,8 @@ def clean_files(
         finally:
             remove_drafts(work.out, work.run)
     found = overview(taught, Figures.sum([*figures, taught.apart]))
+    if others := beside(work.out, parts):
+        found = replace(found, warnings=[*found.warnings, NOT_OURS.format(out, len(others), others[0])])
     told = summary(taught.inputs, found, seed, command) | {"digest": table.digest}
     writers: list[tuple[Path, Writer]] = []
     if to_summary is not None:
@@ -129,6 +149,21 @@ def clean_files(
         writers.append((to_report, lambda to: _report(to, taught, found, shown, page)))
     write_all(writers)
     return TableJob(taught.inputs, found, told, decided)
+
+
+@contextmanager
+def _alone(out: Path) -> Iterator[None]:
+    """Keep other runs out of the folder, which is removed again if nothing was written."""
+    made = not out.exists()
+    out.mkdir(parents=True, exist_ok=True)
+    lock = Lock(out)
+    try:
+        yield
+    finally:
+        lock.release()
+        if made:
+            with suppress(OSError):  # it is not empty
+                out.rmdir()
 
 
 def _report(path: Path, taught: Taught, found: Overview, shown: "Shown", page: dict[str, Any]) -> None:
@@ -161,14 +196,19 @@ def check(
         raise ValueError("label names several columns: votes are read together, and so only in a table in memory.")
     named = (roles.label, roles.trusted_column, roles.group, roles.id, *roles.drop)
     check_columns(source, [name for name in named if name is not None])
-    for beside in (roles.trusted_file, decisions):
-        if beside is not None:
-            require_readable(beside)
+    for apart in (roles.trusted_file, decisions):
+        if apart is not None:
+            require_readable(apart)
     if out.exists() and not out.is_dir():
         raise ValueError(f"{out} is a file; of several files the output is a folder.")
     for part in parts:
         if (out / part.name).resolve() == part.path.resolve():
             raise ValueError(f"{out} is the folder of the input: give another one, so that nothing is overwritten.")
+    folder = given if given.is_dir() else None
+    if folder is not None and folder.resolve() in out.resolve().parents:
+        raise ValueError(
+            f"{out} is inside of {given}, where the next run would take its files for input: give another folder."
+        )
     require_writable(out / parts[0].name)
     for other in others:
         require_writable(other)
@@ -343,7 +383,8 @@ def _sample(run: Engine, table: TableOf, places: np.ndarray) -> Rows:
     """The rows with these places, as those of one file."""
     import pyarrow as pa
 
-    taken = pa.concat_tables(list(run(take, places, table.parts)))
+    found = list(run(take, places, table.parts))
+    taken = pa.concat_tables([each.select(found[0].column_names) for each in found])
     firsts = np.array([part.first for part in table.parts])
 
     def where(row: int) -> str:
