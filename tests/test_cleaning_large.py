@@ -451,6 +451,20 @@ def test_two_runs_do_not_share_a_folder(folder: Path, tmp_path: Path) -> None:
     held.release()
 
 
+def test_what_a_killed_run_left_is_removed(folder: Path, in_blocks: dict[str, Any], tmp_path: Path) -> None:
+    """Half a file would be read with the others by whoever reads hidden ones too; drafts of other commands stay."""
+    out = tmp_path / "out"
+    shutil.copytree(folder / "out", out)
+    (out / "sub").mkdir()
+    dead = [out / f".proxbi-1-2-{'0a' * 16}.tmp.parquet", out / "sub" / f".proxbi-1-3-{'f3' * 16}.tmp.parquet"]
+    other = out / ".proxbi-1-4-.tmp.parquet"
+    for draft in (*dead, other):
+        draft.touch()
+    clean_files(folder / "data", ROLES, out)
+    assert not any(draft.exists() for draft in dead)
+    assert other.exists()
+
+
 def test_files_of_an_earlier_run_are_pointed_out(folder: Path, in_blocks: dict[str, Any], tmp_path: Path) -> None:
     """Else they would be read with the others."""
     out = tmp_path / "out"

@@ -2,8 +2,8 @@
 problem.
 
 A checkpoint is a safetensors file. Its arrays are the leaves of the solver's state by their paths; its metadata hold
-the step, the counts, the history, the fingerprint of problem and solver, and a SHA-256 over all of that, so a flipped
-bit is noticed.
+the version, the step, the counts, the history, the fingerprint of problem and solver, and a SHA-256 over all of that,
+so a flipped bit is noticed.
 """
 
 import hashlib
@@ -25,6 +25,7 @@ from jaxtyping import PyTree
 from safetensors import SafetensorError, safe_open
 from safetensors.numpy import save as to_safetensors
 
+from proxbi import __version__
 from proxbi.problem import Counts, Problem
 from proxbi.result import Snapshot
 from proxbi.rows import RowError, RowSource
@@ -45,6 +46,7 @@ def save(folder: Path, snapshot: Snapshot, fingerprint: dict[str, str], keep: in
     arrays = {name: np.asarray(leaf) for name, leaf in _named_leaves(snapshot.state)}
     described = {
         "format": FORMAT,
+        "version": __version__,
         "step": snapshot.step,
         "counts": snapshot.counts.as_dict(),
         "history": snapshot.history,
@@ -128,6 +130,11 @@ def _read(path: Path, like: PyTree, expected: dict[str, str]) -> Snapshot:
         described, arrays = _open(path)
     except _Damage as damage:
         raise CheckpointError(f"checkpoint {str(path)!r} cannot be used: {damage}.") from damage
+    if (written := described.get("version", "an earlier version")) != __version__:
+        raise CheckpointError(
+            f"checkpoint {str(path)!r} was written by proxbi {written}, and this is {__version__}, which may take "
+            "other steps: continue with that version, or start anew from its arrays (safetensors)."
+        )
     for name, digest in expected.items():
         if described["fingerprint"].get(name) != digest:
             raise CheckpointError(f"checkpoint {str(path)!r} belongs to another problem or solver: its {name} differs.")

@@ -153,11 +153,14 @@ def clean_files(
 
 @contextmanager
 def _alone(out: Path) -> Iterator[None]:
-    """Keep other runs out of the folder, which is removed again if nothing was written."""
+    """Keep other runs out of the folder, which is removed again if nothing was written; without what runs left in it
+    that were killed.
+    """
     made = not out.exists()
     out.mkdir(parents=True, exist_ok=True)
     lock = Lock(out)
     try:
+        remove_drafts(out)
         yield
     finally:
         lock.release()
