@@ -14,6 +14,7 @@ import warnings
 from collections.abc import Iterator
 from dataclasses import fields, is_dataclass
 from functools import partial
+from importlib.metadata import version
 from pathlib import Path
 from types import CodeType, FunctionType, MethodType
 from typing import Any
@@ -25,7 +26,6 @@ from jaxtyping import PyTree
 from safetensors import SafetensorError, safe_open
 from safetensors.numpy import save as to_safetensors
 
-from proxbi import __version__
 from proxbi.problem import Counts, Problem
 from proxbi.result import Snapshot
 from proxbi.rows import RowError, RowSource
@@ -46,7 +46,7 @@ def save(folder: Path, snapshot: Snapshot, fingerprint: dict[str, str], keep: in
     arrays = {name: np.asarray(leaf) for name, leaf in _named_leaves(snapshot.state)}
     described = {
         "format": FORMAT,
-        "version": __version__,
+        "version": version("proxbi"),
         "step": snapshot.step,
         "counts": snapshot.counts.as_dict(),
         "history": snapshot.history,
@@ -130,9 +130,9 @@ def _read(path: Path, like: PyTree, expected: dict[str, str]) -> Snapshot:
         described, arrays = _open(path)
     except _Damage as damage:
         raise CheckpointError(f"checkpoint {str(path)!r} cannot be used: {damage}.") from damage
-    if (written := described.get("version", "an earlier version")) != __version__:
+    if (written := described.get("version", "an earlier version")) != (ours := version("proxbi")):
         raise CheckpointError(
-            f"checkpoint {str(path)!r} was written by proxbi {written}, and this is {__version__}, which may take "
+            f"checkpoint {str(path)!r} was written by proxbi {written}, and this is {ours}, which may take "
             "other steps: continue with that version, or start anew from its arrays (safetensors)."
         )
     for name, digest in expected.items():
