@@ -265,7 +265,8 @@ def test_decided_rows_are_trusted_and_those_of_one_process(
         decisions=decide(tmp_path / "one.csv", in_memory["digest"], rows, labels),
     ).summary
     decisions = decide(tmp_path / "d.csv", in_blocks["digest"], rows, labels)
-    found = clean_files(folder / "data", ROLES, tmp_path / "out", decisions=decisions)
+    page = tmp_path / "r.html"
+    found = clean_files(folder / "data", ROLES, tmp_path / "out", decisions=decisions, to_report=page)
     assert found.decided is not None
     assert found.decided.rows.tolist() == rows
     assert found.summary["decided"] == len(rows)
@@ -277,6 +278,41 @@ def test_decided_rows_are_trusted_and_those_of_one_process(
     assert ours["proxbi_suggested_label"].tolist() == labels
     assert (ours["proxbi_issue"] == (ours["label"] != labels)).all()
     assert found.summary["digest"] == in_blocks["digest"]  # of the data: the next decisions are about the same
+    kept = workbench(page)["decided"]  # the page saves them again
+    assert [(each["row"], each["id"], each["label"]) for each in kept] == [
+        (row, f"r{row}", label) for row, label in zip(rows, labels, strict=True)
+    ]
+    assert [each["decision"] == "keep" for each in kept] == (ours["label"] == labels).tolist()
+
+
+def workbench(page: Path) -> Any:
+    """What the script of a page starts from."""
+    return json.loads(re.search(r'id="workbench-data"[^>]*>(.*?)</script>', page.read_text(), re.DOTALL)[1])
+
+
+def test_decisions_about_rows_that_were_not_drawn_are_kept(
+    folder: Path, in_blocks: dict[str, Any], tmp_path: Path
+) -> None:
+    """Where more rows are trusted than are learned from."""
+    rows, page = list(range(0, 1400, 7)), tmp_path / "r.html"  # 200, of which 150 at most are drawn
+    labels = table()["label"].to_numpy()[rows].tolist()
+    decisions = decide(tmp_path / "d.csv", in_blocks["digest"], rows, labels)
+    found = clean_files(folder / "data", ROLES, tmp_path / "out", decisions=decisions, to_report=page)
+    assert [each["row"] for each in workbench(page)["decided"]] == rows
+    assert found.inputs.before is not None
+    assert 0 < np.sum(found.inputs.before >= 0) < len(rows)
+
+
+def test_files_that_change_during_the_run_are_noticed(folder: Path, in_blocks: dict[str, Any], tmp_path: Path) -> None:
+    """What was learned, and part of the output, is about the old ones."""
+    shutil.copytree(folder / "data", tmp_path / "data")
+
+    def change(stage: str, share: float) -> None:
+        if stage == JUDGING:
+            os.utime(tmp_path / "data" / "part-0.parquet", (1, 1))
+
+    with pytest.raises(OSError, match="data changed while it was read"):
+        clean_files(tmp_path / "data", ROLES, tmp_path / "out", progress=change)
 
 
 @pytest.mark.parametrize(
@@ -306,7 +342,7 @@ def test_the_page_calls_rows_by_their_places_in_the_table(folder: Path, tmp_path
     page = tmp_path / "r.html"
     clean_files(folder / "data", ROLES._replace(id=None, drop=["id"]), tmp_path / "out", to_report=page)
     text, labels = page.read_text(), joined(tmp_path / "out")["label"].to_numpy()
-    names = json.loads(re.search(r'id="workbench-data"[^>]*>(.*?)</script>', text, re.DOTALL)[1])["labels"]
+    names = workbench(page)["labels"]
     marks = re.findall(r'data-row="(\d+)" data-called="(\d+)" data-given="(\d+)"', text)
     assert max(int(row) for row, _, _ in marks) > FIT
     for row, called, label in marks:

@@ -176,6 +176,16 @@ def _label(line: dict[str, Any], where: str, about: Subject, row: int, known: di
     return known[label]
 
 
+def earlier(about: Subject, decided: Decided) -> list[dict[str, Any]]:
+    """The decisions as the report page has them: it saves them again, with those of its reader."""
+    found = []
+    for row, label in zip(decided.rows.tolist(), decided.labels, strict=True):
+        called = str(plain(row if about.ids is None else about.ids[row]))
+        decision = KEEP if label == about.given[row] else "other"
+        found.append({"row": row, "id": called, "decision": decision, "label": str(plain(label))})
+    return found
+
+
 def write_decisions(path: Path, about: Subject, decided: Decided) -> None:
     """Write decisions as the report page saves them."""
     pairs = zip(decided.rows.tolist(), decided.labels, strict=True)

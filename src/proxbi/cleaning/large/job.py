@@ -22,7 +22,7 @@ from jaxtyping import Bool, Int
 from proxbi import __version__
 from proxbi._engine import Engine, started
 from proxbi._lock import Lock
-from proxbi.cleaning.files.decisions import Decided, Named, Subject, file_digest, read_decisions, rows_named
+from proxbi.cleaning.files.decisions import Decided, Named, Subject, earlier, file_digest, read_decisions, rows_named
 from proxbi.cleaning.files.formats import Parquet, changed
 from proxbi.cleaning.files.job import now, require_packages, summary, write_summary
 from proxbi.cleaning.files.places import Writer, remove_drafts, require_readable, require_writable, write_all
@@ -119,7 +119,7 @@ def clean_files(
     check(parts, given, roles, out, [to for to in (to_summary, to_report) if to is not None], decisions)
     say = progress or (lambda stage, share: None)
     with _alone(out), started("dask" if engine == "dask" else "here", scheduler, workers) as run:
-        table = TableOf(parts, given, roles, decisions)
+        table = TableOf(parts, given, roles, decisions, digest_of_files(parts))
         taught, shown, decided = _taught(run, table, weights, seed, say)
         apart = None if roles.trusted_file is None else roles.trusted_file.stat()
         asked = [__version__, seed, weights, mode, str(roles), table.digest, decisions and file_digest(decisions)]
@@ -136,6 +136,8 @@ def clean_files(
                 say("putting pieces together", 1.0)
         finally:
             remove_drafts(work.out, work.run)
+    if digest_of_files(parts) != table.digest:
+        raise OSError(f"{given} changed while it was read: give the same command again, which begins anew.")
     found = overview(taught, Figures.sum([*figures, taught.apart]))
     if others := beside(work.out, parts):
         found = replace(found, warnings=[*found.warnings, NOT_OURS.format(out, len(others), others[0])])
@@ -180,6 +182,7 @@ def _report(path: Path, taught: Taught, found: Overview, shown: "Shown", page: d
         ids=shown.places.tolist() if shown.ids is None else shown.ids,
         id_name="row" if shown.ids is None else "id",
         places=shown.places,
+        earlier=shown.earlier,
         unused=[Use(name, "", why) for name, why in shown.unused.items()],
         **page,
     )
@@ -224,16 +227,18 @@ class TableOf(NamedTuple):
     given: Path
     roles: Roles
     decisions: Path | None
+    digest: str
+    """Of the files, when the run began."""
 
     @property
     def rows(self) -> int:
         """How many there are."""
         return self.parts[-1].first + self.parts[-1].rows
 
-    @property
-    def digest(self) -> str:
-        """Of the files, by what changes when they do: their bytes are too many to be read for this."""
-        return digest_of([part.mark() for part in self.parts])
+
+def digest_of_files(parts: list[Part]) -> str:
+    """By what changes when they do: their bytes are too many to be read for this."""
+    return digest_of([part.mark() for part in parts])
 
 
 class Looking(NamedTuple):
@@ -325,7 +330,8 @@ def _taught(
     say("looking at the labels", 0.0)
     named, total = None if table.decisions is None else rows_named(table.decisions), table.rows
     looked = list(run(_look, Looking(table.roles, seed, named), table.parts))
-    decided = _decided(table, looked)
+    about = _about(table, looked)
+    decided = None if about is None or table.decisions is None else read_decisions(table.decisions, about)
     classes = [one.undecided for one in looked] + ([] if decided is None else [decided.labels])
     names = Names(
         np.unique(np.concatenate(classes)),
@@ -354,20 +360,19 @@ def _taught(
         progress=lambda stage, share: say(stage, TAKEN + (LEARNED - TAKEN) * share),
     )
     ids = None if rows.ids is None else [rows.ids[row] for row in kept]
-    return taught, Shown(_taken(rows.X, kept), final[final < total], ids, rows.unused), decided
+    before = [] if about is None or decided is None else earlier(about, decided)
+    return taught, Shown(_taken(rows.X, kept), final[final < total], ids, rows.unused, before), decided
 
 
-def _decided(table: TableOf, looked: list[Looked]) -> Decided | None:
-    """The decisions, if they fit the table."""
+def _about(table: TableOf, looked: list[Looked]) -> Subject | None:
+    """What decisions must fit."""
     if table.decisions is None:
         return None
     named = {row: both for one in looked for row, both in one.named.items()}
     labels, ids = ({row: both[which] for row, both in named.items()} for which in (0, 1))
     classes = np.unique(np.concatenate([one.labels for one in looked]))
-    about = Subject(
-        str(table.given), table.digest, labels, None if table.roles.id is None else ids, classes, rows=table.rows
-    )
-    return read_decisions(table.decisions, about)
+    called = None if table.roles.id is None else ids
+    return Subject(str(table.given), table.digest, labels, called, classes, rows=table.rows)
 
 
 class Shown(NamedTuple):
@@ -380,6 +385,8 @@ class Shown(NamedTuple):
     ids: list[Any] | None
     unused: dict[str, str]
     """Columns that are no features, and why."""
+    earlier: list[dict[str, Any]]
+    """What was decided before, also of rows that were not learned from: the next decisions have it too."""
 
 
 def _sample(run: Engine, table: TableOf, places: np.ndarray) -> Rows:

@@ -30,6 +30,7 @@ def publish(
     ids: Sequence[Any] | None = None,
     id_name: str = "id",
     places: Int[np.ndarray, " rows"] | None = None,
+    earlier: Sequence[dict[str, Any]] | None = None,
     title: str,
     run: Run,
     steps: Sequence[Step] = (),
@@ -38,7 +39,7 @@ def publish(
 ) -> None:
     """Write the report to `path`; the columns of `X`, or the images, are shown beside the suspects. `ids` are what the
     rows are called, and `id_name` is what these are; `unused` are columns that are no features. `places` are the
-    numbers that the rows have in the table, where they are some of it.
+    numbers that the rows have in the table, where they are some of it, and `earlier` are the decisions about it.
     """
     if X is not None and len(X) != inputs.rows:
         raise ValueError(f"X must have the {inputs.rows} rows that were cleaned, got {len(X)}.")
@@ -52,6 +53,7 @@ def publish(
         before=inputs.before,
         ids=named,
         places=None if places is None else np.append(places, np.full(apart, -1)),
+        earlier=earlier,
         id_name=id_name,
         groups=inputs.group_names or None,
         group_of=inputs.groups,

@@ -29,6 +29,7 @@ class Rows:
     features: Float[np.ndarray, "rows columns"] | None = None
     before: Int[np.ndarray, " rows"] | None = None
     places: Int[np.ndarray, " rows"] | None = None
+    earlier: Sequence[dict[str, Any]] | None = None
 
     def __post_init__(self) -> None:
         n = len(self.cleaned.weight)
