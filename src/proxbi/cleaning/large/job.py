@@ -1,6 +1,6 @@
 """Many Parquet files -> as many with columns added, and a summary: `proxbi clean 'data/*.parquet' --out cleaned/`.
 
-1. `_look` at labels, groups and trust, file by file: which classes and groups there are, and which rows to learn from.
+1. `look` at labels, groups and trust, file by file: which classes and groups there are, and which rows to learn from.
 2. Take these rows, and learn from them in this process, as `clean` does.
 3. `_judge` piece by piece, and write it: a file, or some row groups of a large one, whose pieces `_join` puts together.
    What was finished by an earlier run on the same files with the same arguments is not done again: it says so in its
@@ -22,7 +22,7 @@ from jaxtyping import Bool, Int
 from proxbi import __version__
 from proxbi._engine import Engine, started
 from proxbi._lock import Lock
-from proxbi.cleaning.files.decisions import Decided, Named, Subject, earlier, file_digest, read_decisions, rows_named
+from proxbi.cleaning.files.decisions import Decided, earlier, file_digest, read_decisions, rows_named
 from proxbi.cleaning.files.formats import Parquet, changed
 from proxbi.cleaning.files.job import now, require_packages, summary, write_summary
 from proxbi.cleaning.files.places import Writer, remove_drafts, require_readable, require_writable, write_all
@@ -34,13 +34,13 @@ from proxbi.cleaning.files.tables import (
     changes_of,
     check_columns,
     from_table,
-    truth_values,
 )
-from proxbi.cleaning.inputs.checks import Words, class_indices, group_indices, require_labels
+from proxbi.cleaning.inputs.checks import Words, class_indices, group_indices
 from proxbi.cleaning.inputs.features import Use
 from proxbi.cleaning.inputs.prepare import Inputs, Names, prepare
 from proxbi.cleaning.large.block import Block, Judging, judge_block
 from proxbi.cleaning.large.learn import Taught, of_sample, overview, teach
+from proxbi.cleaning.large.look import Columns, Looking, TableOf, columns_of, digest_of_files, look, subject
 from proxbi.cleaning.large.parquet import (
     Part,
     batches,
@@ -52,7 +52,7 @@ from proxbi.cleaning.large.parquet import (
     take,
     write_blocks,
 )
-from proxbi.cleaning.method.drawing import Drawn, drawn, merged, with_apart
+from proxbi.cleaning.method.drawing import merged, with_apart
 from proxbi.cleaning.method.summary import Figures
 from proxbi.cleaning.report.page import Run, Step
 from proxbi.cleaning.result import Overview
@@ -220,105 +220,6 @@ def check(
         require_writable(other)
 
 
-class TableOf(NamedTuple):
-    """What is cleaned."""
-
-    parts: list[Part]
-    given: Path
-    roles: Roles
-    decisions: Path | None
-    digest: str
-    """Of the files, when the run began."""
-
-    @property
-    def rows(self) -> int:
-        """How many there are."""
-        return self.parts[-1].first + self.parts[-1].rows
-
-
-def digest_of_files(parts: list[Part]) -> str:
-    """By what changes when they do: their bytes are too many to be read for this."""
-    return digest_of([part.mark() for part in parts])
-
-
-class Looking(NamedTuple):
-    """What `_look` needs."""
-
-    roles: Roles
-    seed: int
-    named: Named | None
-    """Rows that were decided, or shown to a person."""
-
-
-class Looked(NamedTuple):
-    """The labels and groups of a file, each once, and the rows that may be learned from."""
-
-    labels: np.ndarray
-    undecided: np.ndarray
-    """The labels without those of decided rows."""
-    groups: list[str]
-    drawn: Drawn
-    named: dict[int, tuple[Any, Any]]
-    """Label and id of rows that decisions name."""
-
-
-def _look(looking: Looking, part: Part) -> Looked:
-    roles, label, by_hand = looking.roles, str(looking.roles.label), looking.named
-    calls = None if by_hand is None else roles.id
-    wanted = [name for name in (label, roles.trusted_column, roles.group, calls) if name is not None]
-    labels, undecided, groups, places, named = [], [], [], [], dict[int, tuple[Any, Any]]()
-    for first, table in batches(part, list(dict.fromkeys(wanted))):
-        block, start = _block(roles, part, first, table), part.first + first
-        labels.append(np.unique(block.labels))
-        if block.groups is not None:
-            groups.append(np.unique(group_indices(block.groups, len(block.groups), Words())[0]))
-        trusted = np.zeros(len(block.labels), bool) if block.trusted is None else block.trusted
-        if by_hand is not None:
-            trusted = trusted | _within(by_hand.decided, start, len(trusted))
-            seen = np.flatnonzero(_within(by_hand.rows, start, len(trusted)))
-            ids = seen if calls is None else table.column(calls).take(seen).to_pylist()
-            named |= {start + row: (block.labels[row], called) for row, called in zip(seen.tolist(), ids, strict=True)}
-            undecided.append(np.unique(block.labels[~_within(by_hand.decided, start, len(trusted))]))
-        places.append(drawn(looking.seed, trusted, first=start))
-    kinds = [] if not groups else [str(name) for name in np.unique(np.concatenate(groups))]
-    every = np.unique(np.concatenate(labels))
-    rest = np.unique(np.concatenate(undecided)) if undecided else every
-    return Looked(every, rest, kinds, merged(looking.seed, places), named)
-
-
-def _within(rows: Int[np.ndarray, " named"], first: int, count: int) -> Bool[np.ndarray, " rows"]:
-    """Which of `count` rows from `first` on are among these."""
-    found = np.zeros(count, bool)
-    found[rows[slice(*np.searchsorted(rows, [first, first + count]))] - first] = True
-    return found
-
-
-class _Columns(NamedTuple):
-    """The columns of a batch that are no features."""
-
-    labels: np.ndarray
-    trusted: Any
-    groups: np.ndarray | None
-
-
-def _block(roles: Roles, part: Part, first: int, table: Any) -> _Columns:
-    """Checked; the messages name the file and the row."""
-    label = str(roles.label)
-
-    def where(row: int) -> str:
-        return part.where(first + row)
-
-    def column(name: str) -> Any:
-        return table.column(name).to_pandas()
-
-    mark = roles.trusted_column
-    return _Columns(
-        require_labels(column(label).to_numpy(), f"Column {label!r}", where),
-        None if mark is None else truth_values(repr(mark), column(mark), where),
-        None if roles.group is None else column(roles.group).to_numpy(dtype=object),
-    )
-
-
 def _taught(
     run: Engine,
     table: TableOf,
@@ -329,8 +230,8 @@ def _taught(
     """Draw a sample of the rows, take them, and learn from them; what these rows are; and what was decided."""
     say("looking at the labels", 0.0)
     named, total = None if table.decisions is None else rows_named(table.decisions), table.rows
-    looked = list(run(_look, Looking(table.roles, seed, named), table.parts))
-    about = _about(table, looked)
+    looked = list(run(look, Looking(table.roles, seed, named), table.parts))
+    about = subject(table, looked)
     decided = None if about is None or table.decisions is None else read_decisions(table.decisions, about)
     classes = [one.undecided for one in looked] + ([] if decided is None else [decided.labels])
     names = Names(
@@ -362,17 +263,6 @@ def _taught(
     ids = None if rows.ids is None else [rows.ids[row] for row in kept]
     before = [] if about is None or decided is None else earlier(about, decided)
     return taught, Shown(_taken(rows.X, kept), final[final < total], ids, rows.unused, before), decided
-
-
-def _about(table: TableOf, looked: list[Looked]) -> Subject | None:
-    """What decisions must fit."""
-    if table.decisions is None:
-        return None
-    named = {row: both for one in looked for row, both in one.named.items()}
-    labels, ids = ({row: both[which] for row, both in named.items()} for which in (0, 1))
-    classes = np.unique(np.concatenate([one.labels for one in looked]))
-    called = None if table.roles.id is None else ids
-    return Subject(str(table.given), table.digest, labels, called, classes, rows=table.rows)
 
 
 class Shown(NamedTuple):
@@ -471,7 +361,7 @@ def _judged(work: Writing, part: Part) -> Iterator[tuple[Any, Figures]]:
     """The blocks of a file with columns added, and the figures of each."""
     names, label = work.judging.names, str(work.roles.label)
     for first, table in batches(part):
-        columns = _block(work.roles, part, first, table)
+        columns = columns_of(work.roles, part, first, table)
         count, place = len(columns.labels), part.first + first
         labels, trusted, before = _by_hand(work, columns, place)
         known = class_indices(labels, Words(), names.classes)[1]
@@ -488,7 +378,7 @@ def _judged(work: Writing, part: Part) -> Iterator[tuple[Any, Figures]]:
 
 
 def _by_hand(
-    work: Writing, columns: _Columns, first: int
+    work: Writing, columns: Columns, first: int
 ) -> tuple[np.ndarray, Bool[np.ndarray, " rows"] | None, Int[np.ndarray, " rows"] | None]:
     """The labels and the trust of a block with what was decided, and the labels that decided rows had."""
     if work.decided is None:
