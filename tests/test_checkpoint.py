@@ -254,6 +254,13 @@ def test_a_checkpoint_of_a_later_version_is_refused(tmp_path: Path, monkeypatch:
         solve(resume=tmp_path)
 
 
+def test_a_checkpoint_of_another_version_is_refused(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its solvers may take other steps, and then a run would not go on as if it had never stopped."""
+    monkeypatch.setattr(checkpoint, "version", lambda name: "9.8.7")
+    with pytest.raises(CheckpointError, match=r"was written by proxbi .*, and this is 9\.8\.7"):
+        solve(steps=30, resume=folder)
+
+
 # --- other runs -------------------------------------------------------------------------------------------------------
 
 

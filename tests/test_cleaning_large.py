@@ -2,10 +2,12 @@
 on the way costs little.
 """
 
+import csv
 import json
 import os
 import pickle
 import re
+import shutil
 import signal
 import warnings
 from collections.abc import Iterator
@@ -26,7 +28,9 @@ from tests.test_cli_clean import clean as run_command
 
 import proxbi.cleaning.method.clean
 from proxbi import _engine
+from proxbi._lock import Lock
 from proxbi.cleaning import LabelCleaner
+from proxbi.cleaning.files.decisions import Decided, Subject, write_decisions
 from proxbi.cleaning.files.job import Outputs, clean_file
 from proxbi.cleaning.files.tables import ADDED, GIVEN, Roles
 from proxbi.cleaning.large import parquet
@@ -231,6 +235,121 @@ def test_another_request_does_everything_again(folder: Path, in_blocks: dict[str
     assert GIVEN in joined(tmp_path / "out")
 
 
+# --- decisions --------------------------------------------------------------------------------------------------------
+
+
+def decide(path: Path, digest: str, rows: list[int], labels: list[str]) -> Path:
+    """A file of decisions about rows of the whole table."""
+    whole = table()
+    about = Subject("data", digest, whole["label"].to_numpy(), whole["id"].tolist())
+    write_decisions(path, about, Decided(np.array(rows), np.array(labels, object)))
+    return path
+
+
+def test_decided_rows_are_trusted_and_those_of_one_process(
+    folder: Path, in_memory: dict[str, Any], in_blocks: dict[str, Any], tmp_path: Path
+) -> None:
+    """Rows of three files, some of them learned from: kept, changed to what was suggested, and changed to another."""
+    before = pd.read_parquet(folder / "cleaned.parquet")
+    suspects = np.flatnonzero(before["proxbi_issue"])[[0, 1, 40, 80, -1]].tolist()
+    plain = np.flatnonzero(~before["proxbi_issue"] & ~before["proxbi_trusted"])[[5, 300]].tolist()
+    rows = [*suspects, *plain]
+    given = before["label"].to_numpy()
+    labels = [given[rows[0]], *before["proxbi_suggested_label"][suspects[1:]], "owl", "cat"]
+    order = np.argsort(rows)
+    rows, labels = [rows[i] for i in order], [labels[i] for i in order]
+    one = clean_file(
+        folder / "whole.parquet",
+        ROLES,
+        Outputs(tmp_path / "one.parquet"),
+        decisions=decide(tmp_path / "one.csv", in_memory["digest"], rows, labels),
+    ).summary
+    decisions = decide(tmp_path / "d.csv", in_blocks["digest"], rows, labels)
+    page = tmp_path / "r.html"
+    found = clean_files(folder / "data", ROLES, tmp_path / "out", decisions=decisions, to_report=page)
+    assert found.decided is not None
+    assert found.decided.rows.tolist() == rows
+    assert found.summary["decided"] == len(rows)
+    require_same_figures(found.summary, one)
+    after = joined(tmp_path / "out")
+    require_same(after, pd.read_parquet(tmp_path / "one.parquet"))
+    ours = after.iloc[rows]
+    assert ours["proxbi_trusted"].all()
+    assert ours["proxbi_suggested_label"].tolist() == labels
+    assert (ours["proxbi_issue"] == (ours["label"] != labels)).all()
+    assert found.summary["digest"] == in_blocks["digest"]  # of the data: the next decisions are about the same
+    kept = workbench(page)["decided"]  # the page saves them again
+    assert [(each["row"], each["id"], each["label"]) for each in kept] == [
+        (row, f"r{row}", label) for row, label in zip(rows, labels, strict=True)
+    ]
+    assert [each["decision"] == "keep" for each in kept] == (ours["label"] == labels).tolist()
+
+
+def workbench(page: Path) -> Any:
+    """What the script of a page starts from."""
+    return json.loads(re.search(r'id="workbench-data"[^>]*>(.*?)</script>', page.read_text(), re.DOTALL)[1])
+
+
+def test_decisions_about_rows_that_were_not_drawn_are_kept(
+    folder: Path, in_blocks: dict[str, Any], tmp_path: Path
+) -> None:
+    """Where more rows are trusted than are learned from."""
+    rows, page = list(range(0, 1400, 7)), tmp_path / "r.html"  # 200, of which 150 at most are drawn
+    labels = table()["label"].to_numpy()[rows].tolist()
+    decisions = decide(tmp_path / "d.csv", in_blocks["digest"], rows, labels)
+    found = clean_files(folder / "data", ROLES, tmp_path / "out", decisions=decisions, to_report=page)
+    assert [each["row"] for each in workbench(page)["decided"]] == rows
+    assert found.inputs.before is not None
+    assert 0 < np.sum(found.inputs.before >= 0) < len(rows)
+
+
+def test_files_that_change_during_the_run_are_noticed(folder: Path, in_blocks: dict[str, Any], tmp_path: Path) -> None:
+    """What was learned, and part of the output, is about the old ones."""
+    shutil.copytree(folder / "data", tmp_path / "data")
+
+    def change(stage: str, share: float) -> None:
+        if stage == JUDGING:
+            os.utime(tmp_path / "data" / "part-0.parquet", (1, 1))
+
+    with pytest.raises(OSError, match="data changed while it was read"):
+        clean_files(tmp_path / "data", ROLES, tmp_path / "out", progress=change)
+
+
+@pytest.mark.parametrize(
+    ("change", "said"),
+    [
+        (lambda line: [*line[:4], "f" * 64], "line 2 of .* is a decision about another file"),
+        (lambda line: ["1400", *line[1:]], r"has the row '1400'; .* has rows 0\.\.1399"),
+        (lambda line: [line[0], "r8", *line[2:]], "calls row 7 'r8'; in .* it is 'r7'"),
+        (lambda line: [*line[:3], "cow", line[4]], "has the label 'cow', which no row has"),
+        (lambda line: [*line[:2], "keep", "nothing", line[4]], "has the label 'nothing'"),
+    ],
+)
+def test_decisions_about_other_rows_are_refused(
+    folder: Path, in_blocks: dict[str, Any], tmp_path: Path, change: Any, said: str
+) -> None:
+    path = decide(tmp_path / "d.csv", in_blocks["digest"], [7], ["cat"])
+    head, line = list(csv.reader(path.read_text().splitlines()))
+    with path.open("w") as file:
+        csv.writer(file).writerows([head, change(line)])
+    with pytest.raises(ValueError, match=said):
+        clean_files(folder / "data", ROLES, tmp_path / "out", decisions=path)
+    assert not (tmp_path / "out").exists()
+
+
+def test_the_page_calls_rows_by_their_places_in_the_table(folder: Path, tmp_path: Path) -> None:
+    """So that decisions made there are about these rows: without ids, what is shown of a row is its place as well."""
+    page = tmp_path / "r.html"
+    clean_files(folder / "data", ROLES._replace(id=None, drop=["id"]), tmp_path / "out", to_report=page)
+    text, labels = page.read_text(), joined(tmp_path / "out")["label"].to_numpy()
+    names = workbench(page)["labels"]
+    marks = re.findall(r'data-row="(\d+)" data-called="(\d+)" data-given="(\d+)"', text)
+    assert max(int(row) for row, _, _ in marks) > FIT
+    for row, called, label in marks:
+        assert row == called
+        assert labels[int(row)] == names[int(label)]
+
+
 @pytest.mark.slow
 @pytest.mark.hours  # CI has no minutes left for it
 def test_trusted_rows_may_be_in_a_file_of_their_own(folder: Path, tmp_path: Path) -> None:
@@ -276,8 +395,10 @@ def refused(folder: Path, *options: object) -> str:
         (["none/*.parquet", "--out", "o"], "none/*.parquet matches no Parquet file"),
         (["data/*.parquet"], "--out must be given"),
         (["data/*.parquet", "--out", "data"], "is the folder of the input"),
+        (["data", "--out", "data/cleaned"], "data/cleaned is inside of data"),
         (["data/*.parquet", "--out", "whole.parquet"], "whole.parquet is a file"),
-        (["data/*.parquet", "--out", "o", "--decisions", "d.csv"], "--decisions needs all rows in memory"),
+        (["data/*.parquet", "--out", "o", "--pred-probs", "p.csv"], "--pred-probs needs all rows in memory"),
+        (["data/*.parquet", "--out", "o", "--decisions", "d.csv"], "d.csv does not exist"),
         (["data/*.parquet", "--out", "o", "--report", "data"], "data is a folder"),
         (
             ["data/*.parquet", "--out", "o", "--scheduler", "tcp://x:1"],
@@ -317,6 +438,97 @@ def test_a_bad_file_is_named(tmp_path: Path, change: Any, said: str) -> None:
     with pytest.raises(ValueError, match=r"1\.parquet") as error:
         clean_files(spoiled(tmp_path, change), Roles("label", "gold", id="id", group="who"), tmp_path / "out")
     assert said in str(error.value)
+
+
+def test_columns_may_be_in_another_order(folder: Path, in_blocks: dict[str, Any], tmp_path: Path) -> None:
+    """Each file keeps its own."""
+    shutil.copytree(folder / "data", tmp_path / "data")
+    turned = pd.read_parquet(tmp_path / "data" / "part-2.parquet").iloc[:, ::-1]
+    turned.to_parquet(tmp_path / "data" / "part-2.parquet", index=False)
+    require_same_figures(clean_files(tmp_path / "data", ROLES, tmp_path / "out").summary, in_blocks)
+    require_same(joined(tmp_path / "out")[[*table(), *ADDED]], pd.read_parquet(folder / "cleaned.parquet"))
+    assert pq.read_schema(tmp_path / "out" / "part-2.parquet").names == [*turned, *ADDED]
+
+
+def test_two_columns_of_one_name_are_refused(tmp_path: Path) -> None:
+    given = spoiled(tmp_path, lambda t: t)
+    twice = pq.read_table(tmp_path / "1.parquet")
+    pq.write_table(twice.append_column("a", twice["a"]), tmp_path / "1.parquet")
+    with pytest.raises(ValueError, match=r"1\.parquet has two columns called 'a'"):
+        clean_files(given, Roles("label"), tmp_path / "out")
+
+
+def test_a_file_that_is_damaged_inside_is_named(tmp_path: Path) -> None:
+    """Its footer is whole, so that it is seen when rows are read; with checksums, any bit."""
+    given, path = spoiled(tmp_path, lambda t: t), tmp_path / "1.parquet"
+    for damaged in (range(200, 1200), range(900, 901)):
+        pq.write_table(pq.read_table(tmp_path / "0.parquet"), path, write_page_checksum=True, compression="none")
+        content = bytearray(path.read_bytes())
+        for place in damaged:
+            content[place] ^= 4
+        path.write_bytes(bytes(content))
+        with pytest.raises(ValueError, match=r"1\.parquet is not a Parquet file that can be read"):
+            clean_files(given, Roles("label", drop=["id"]), tmp_path / "out")
+
+
+def test_folders_that_end_like_files_are_searched(tmp_path: Path) -> None:
+    """As Spark calls its tables."""
+    (tmp_path / "t.parquet").mkdir()
+    table(rows=60).to_parquet(tmp_path / "t.parquet" / "part-0.parquet")
+    assert [part.name for part in parquet.find_parts(tmp_path)] == ["t.parquet/part-0.parquet"]
+
+
+def test_two_runs_do_not_share_a_folder(folder: Path, tmp_path: Path) -> None:
+    """Their files would be a mixture."""
+    (tmp_path / "out").mkdir()
+    held = Lock(tmp_path / "out")
+    with pytest.raises(OSError, match=f"in use by process {os.getpid()} on"):
+        clean_files(folder / "data", ROLES, tmp_path / "out")
+    held.release()
+
+
+def test_what_a_killed_run_left_is_removed(folder: Path, in_blocks: dict[str, Any], tmp_path: Path) -> None:
+    """Half a file would be read with the others by whoever reads hidden ones too; drafts of other commands stay."""
+    out = tmp_path / "out"
+    shutil.copytree(folder / "out", out)
+    (out / "sub").mkdir()
+    dead = [out / f".proxbi-1-2-{'0a' * 16}.tmp.parquet", out / "sub" / f".proxbi-1-3-{'f3' * 16}.tmp.parquet"]
+    other = out / ".proxbi-1-4-.tmp.parquet"
+    for draft in (*dead, other):
+        draft.touch()
+    clean_files(folder / "data", ROLES, out)
+    assert not any(draft.exists() for draft in dead)
+    assert other.exists()
+
+
+def test_files_of_an_earlier_run_are_pointed_out(folder: Path, in_blocks: dict[str, Any], tmp_path: Path) -> None:
+    """Else they would be read with the others."""
+    out = tmp_path / "out"
+    shutil.copytree(folder / "out", out)
+    (out / "part-0.parquet").rename(out / "part-9.parquet")
+    found = clean_files(folder / "data", ROLES, out).summary
+    assert found["warnings"][:-1] == in_blocks["warnings"]
+    assert "1 more Parquet file(s), such as" in found["warnings"][-1]
+    assert "part-9.parquet" in found["warnings"][-1]
+
+
+def test_a_damaged_piece_is_written_again(folder: Path, in_blocks: dict[str, Any], tmp_path: Path) -> None:
+    """One flipped bit in what waits to be put together."""
+    data, out = tmp_path / "data.parquet", tmp_path / "out"
+    pq.write_table(pq.read_table(folder / "whole.parquet"), data, row_group_size=700)
+
+    def flip(stage: str, share: float) -> None:
+        piece = out / ".data.parquet.pieces" / "0.parquet"
+        if stage == JUDGING and share == 1:
+            content = bytearray(piece.read_bytes())
+            content[3000] ^= 1
+            piece.write_bytes(bytes(content))
+
+    with patch.object(parquet, "PIECE", 700):
+        with pytest.raises(OSError, match=r"0\.parquet is damaged, and was removed .*give the same command again"):
+            clean_files(data, ROLES, out, progress=flip)
+        clean_files(data, ROLES, out)
+    require_same(joined(out), pd.read_parquet(folder / "cleaned.parquet"))
 
 
 def test_a_file_that_is_no_parquet_is_named(tmp_path: Path) -> None:

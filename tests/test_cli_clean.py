@@ -350,13 +350,19 @@ STAGES = [
 WITH_FILES = [*LABEL, "--out", "out.csv", "--report", "report.html", "--json", "summary.json"]
 
 
-def interrupted(tmp_path):
+BY_SIGNALS = [
+    (signal.SIGINT, 130, "proxbi: interrupted.\n"),
+    (signal.SIGTERM, 75, "proxbi: ended by SIGTERM: give the same command again; what it kept is not done again.\n"),
+]
+
+
+def interrupted(tmp_path, code=130, said="proxbi: interrupted.\n"):
     """`proxbi clean`, which must end as interrupted."""
     write(tmp_path / "data.csv", SMALL)
     (tmp_path / "out.csv").write_text("old")
     ran = clean("data.csv", *WITH_FILES, cwd=tmp_path)
-    assert ran.code == 130
-    assert ran.err == "proxbi: interrupted.\n"
+    assert ran.code == code
+    assert ran.err == said
     assert {path.name for path in tmp_path.iterdir()} == {"data.csv", "out.csv"}
     assert (tmp_path / "out.csv").read_text() == "old"
 
@@ -367,17 +373,18 @@ def test_ctrl_c_ends_with_130_and_writes_nothing_wherever_it_comes(tmp_path, sta
         interrupted(tmp_path)
 
 
+@pytest.mark.parametrize(("number", "code", "said"), BY_SIGNALS)
 @pytest.mark.parametrize("stage", [STAGES[1], STAGES[2]])
-def test_ctrl_c_that_a_library_turns_into_another_error_is_still_ctrl_c(tmp_path, stage):
+def test_a_signal_that_a_library_turns_into_another_error_is_still_one(tmp_path, stage, number, code, said):
     """As pandas does while it reads."""
 
     def turn(*_arguments, **_options):
         with pytest.raises(KeyboardInterrupt):
-            os.kill(os.getpid(), signal.SIGINT)
+            os.kill(os.getpid(), number)
         raise ValueError("Calling read(nbytes) on source failed")
 
     with patch(stage, turn):
-        interrupted(tmp_path)
+        interrupted(tmp_path, code, said)
 
 
 def test_ctrl_c_that_a_library_drops_is_still_ctrl_c(tmp_path):

@@ -8,6 +8,7 @@ import signal
 import subprocess
 import sys
 import threading
+import warnings
 from collections.abc import Callable
 from functools import partial
 from pathlib import Path
@@ -43,6 +44,7 @@ from proxbi import (
     StopBelow,
     TimeLimit,
     _loop,
+    _validate,
     minimize,
     paper_solver,
 )
@@ -190,6 +192,39 @@ def test_bad_parts_are_refused_when_they_are_made(make: Any, message: str) -> No
 def test_data_may_be_empty(empty: Any) -> None:
     problem = Problem(lambda x, y, data: jnp.sum(y**2), lambda x, y, data: jnp.sum((y - x) ** 2), data=empty)
     assert minimize(problem, np.ones(4), np.ones(4), SOLVER, steps=1).status is Status.STEPS
+
+
+@pytest.mark.parametrize("how", ["plain", "jitted", "as data"])
+def test_a_large_array_in_a_closure_is_warned_of(how: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """It would become a constant of the program; as data it does not."""
+    monkeypatch.setattr(_validate, "_LARGE", 4000)
+    held = jnp.arange(1000.0)
+
+    def ridge(y: Any, array: Any) -> Any:
+        return 1e-6 * jnp.sum(array) * jnp.sum(y**2)
+
+    inner = jax.jit(lambda y: ridge(y, held)) if how == "jitted" else lambda y: ridge(y, held)
+    upper, lower = (lambda x, y, *_: jnp.sum((y - 1) ** 2)), (lambda x, y: jnp.sum((y - x) ** 2))
+    if how == "as data":
+        problem = Problem(upper, lambda x, y, data: lower(x, y) + ridge(y, data), data=held)
+    else:
+        problem = Problem(upper, lambda x, y: lower(x, y) + inner(y))
+    with warnings.catch_warnings(record=True) as told:
+        warnings.simplefilter("always")
+        _validate._warn_of_constants(problem, CASE.x0, CASE.y0)
+    said = [str(each.message) for each in told]
+    assert len(said) == (how != "as data")
+    assert all("lower uses 0 MB of arrays that are not arguments of it" in sentence for sentence in said)
+
+
+def test_an_x_that_its_regularizer_empties_is_noted() -> None:
+    """|grad Phi(0)| is 1.5 in one entry and less in the others, so that x is 0 from that strength on."""
+    for strength, said in ((8.0, "from about 0.19 * regularizer"), (1.0, None)):
+        problem = eqx.tree_at(lambda p: p.regularizer.strength, CASE.problem, jnp.asarray(strength))
+        result = minimize(problem, CASE.x0, CASE.y0, SOLVER, steps=100)
+        assert bool(jnp.any(result.x != 0)) == (said is None)
+        assert [said in note for note in result.notes] == [True] * (said is not None)
+        assert said is None or said in result.sentence
 
 
 def test_numbers_serve_as_starts_and_nothing_is_compiled_twice() -> None:

@@ -304,6 +304,38 @@ def test_parquet_that_cannot_be_used_is_refused(tmp_path: Path) -> None:
         ParquetRows(tmp_path, "t")
 
 
+def test_parquet_files_that_differ_or_are_damaged_are_named(tmp_path: Path) -> None:
+    """In place of rows in two types, or an error of Arrow from inside of a compiled step."""
+    names = ("a", "t")
+    one, other = tmp_path / "1.parquet", tmp_path / "2.parquet"
+    (tmp_path / "3.parquet").mkdir()  # as Spark calls folders of files
+    pq.write_table(pa.table([np.ones(9, np.float32), np.ones(9, np.uint8)], names), one)
+    pq.write_table(pa.table([np.ones(9), np.ones(9, np.uint8)], names), other)
+    with pytest.raises(RowError, match=r"column 'a' is float in .*1\.parquet and double in .*2\.parquet"):
+        ParquetRows(tmp_path, "t")
+    pq.write_table(pa.table([np.ones(9, np.float32)] * 2, ("t", "t")), one)
+    with pytest.raises(RowError, match=r"1\.parquet has two columns called 't'"):
+        ParquetRows(one, "t")
+    other.write_bytes(other.read_bytes()[:-20])
+    with pytest.raises(RowError, match=r"2\.parquet is not a Parquet file that can be read"):
+        ParquetRows(other, "t")
+    pq.write_table(pa.table([np.arange(9.0), np.ones(9, np.uint8)], names), other, write_page_checksum=True)
+    rows = ParquetRows(other, "t")
+    flip(other, 40)
+    with pytest.raises(RowError, match=r"2\.parquet is not a Parquet file that can be read.*CRC"):
+        rows.block(0, 9)
+    pq.write_table(pa.table([np.ones(5), np.ones(5, np.uint8)], names), other)
+    with pytest.raises(RowError, match="had 9 rows in row group 0, and has 5 now"):
+        rows.block(0, 9)
+
+
+def flip(path: Path, place: int) -> None:
+    """One bit of a file."""
+    content = bytearray(path.read_bytes())
+    content[place] ^= 1
+    path.write_bytes(bytes(content))
+
+
 # --- what is refused --------------------------------------------------------------------------------------------------
 
 

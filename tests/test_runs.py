@@ -1,5 +1,6 @@
 """What happens to long runs: they are asked to end, get stuck, share a folder, or have too little memory."""
 
+import errno
 import io
 import os
 import signal
@@ -67,6 +68,21 @@ def test_two_runs_do_not_share_a_folder(tmp_path: Path) -> None:
     held.release()
     assert child.solve(5, callbacks=[Checkpoint(tmp_path)]).steps == 5
     assert not (tmp_path / NAME).exists()
+
+
+def test_a_full_disk_does_not_break_the_lock(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """It only does not say whose it is."""
+
+    def full(*_: Any) -> int:
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    with monkeypatch.context() as disk:
+        disk.setattr(os, "write", full)
+        held = Lock(tmp_path)
+    with pytest.raises(Locked, match="in use by another run"):
+        Lock(tmp_path)
+    held.release()
+    Lock(tmp_path).release()
 
 
 def test_the_lock_of_a_process_that_was_killed_is_no_lock(tmp_path: Path) -> None:

@@ -6,6 +6,7 @@ has failed: whether g is concave, flat or kinked at the y where the search for y
 finite at the start.
 """
 
+from collections.abc import Iterator
 from dataclasses import replace
 from typing import Any, NamedTuple
 
@@ -17,9 +18,11 @@ from jax.tree_util import Partial
 from jaxtyping import Array, PyTree
 
 from proxbi import _compile, _tree
+from proxbi._place import HERE
 from proxbi._tree import Scalar
 from proxbi.hypergradient import Implicit
 from proxbi.problem import Counts, Problem, ridged
+from proxbi.regularizers import Regularizer
 from proxbi.result import Result, Status
 from proxbi.solvers import OnBatches, Solver
 from proxbi.solvers.adaptive import AdaptiveState
@@ -35,6 +38,9 @@ _FALLEN = 1e-3  # of the stationarity at x0: a run that rounding stops gets furt
 _UNEXPLAINED = 1e6  # times what slopes explain: no error of a hypergradient is that large
 _LINES = "abc"  # along which kinks are looked for
 _REACH = 0.1  # of the size of y: how far away from it
+_WEAKEST = 1e-9  # a regularizer that keeps x at 0 even with this factor is a constraint
+_HALVINGS = 12  # of the range of that factor, in its logarithm: two digits
+_LOCAL = 1e-12  # of a step along the slope: so short that an h that is not convex is what it is near 0
 _DESCENT_STEPS = 2000  # of L-BFGS: a minute of gradients that take 30 ms each
 LOCAL = (
     "The lower objective is not convex in y: its curvature is negative at y0. y is the local minimiser that descent "
@@ -44,6 +50,8 @@ LOCAL = (
 
 def named(problem: Problem, solver: Solver, result: Result) -> Result:
     """The result with the status and the notes that fit what is seen at its end."""
+    if not result.status.failed:
+        result = replace(result, notes=(*result.notes, *_emptied(problem, result)))
     if result.status is Status.NONFINITE_START:
         return replace(result, notes=(*result.notes, _not_finite(problem, result.x, result.y)))
     if result.status is Status.CONVERGED and _jumped(result):
@@ -83,6 +91,39 @@ def _jumped(result: Result) -> bool:
     distance = float(_tree.norm(_tree.subtract(result.x, state.x0)))
     fall = result.history[0]["objective"] - result.objective
     return distance > float(state.watch.radius) and fall > _UNEXPLAINED * float(state.watch.steepest) * distance
+
+
+def _emptied(problem: Problem, result: Result) -> Iterator[str]:
+    """What is to be said where all of x is 0, and would not be with a weaker regularizer: its strength may be meant for
+    an objective of another scale, as that of a sum is where there is a mean.
+    """
+    state = result.state.state
+    s = state.at.subgradient if isinstance(state, AdaptiveState) else getattr(state, "subgradient", None)
+    if s is None or problem.place is not HERE or any(bool(jnp.any(leaf)) for leaf in jax.tree.leaves(result.x)):
+        return
+    size = float(_tree.norm(s))
+    if not size or not bool(_released(problem.regularizer, s, _LOCAL / size, _WEAKEST)):
+        return
+    strong, weak = 1.0, _WEAKEST
+    for _ in range(_HALVINGS):
+        middle = (strong * weak) ** 0.5
+        if bool(_released(problem.regularizer, s, _LOCAL / size, middle)):
+            weak = middle
+        else:
+            strong = middle
+    yield (
+        f"All of x is 0, as the regularizer is stronger than the slope of f(x, y*(x)) there: some of x differs from 0 "
+        f"from about {weak:.2g} * regularizer on downwards."
+    )
+
+
+@_compile.jit
+def _released(h: Regularizer, s: PyTree, step: float, factor: float) -> Array:
+    """Whether factor * h would let some of x go from 0, where h holds it against the slope s. For an h that is not
+    convex, the short step tells whether 0 is a local minimiser.
+    """
+    moved = (factor * h).prox(_tree.scale(step, s), step)
+    return jnp.any(jnp.stack([jnp.any(leaf != 0) for leaf in jax.tree.leaves(moved)]))
 
 
 def _damped(problem: Problem, solver: Solver) -> Problem:

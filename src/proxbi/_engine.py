@@ -7,6 +7,7 @@ whole or not at all.
 """
 
 import pickle
+import warnings
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from importlib.util import find_spec
@@ -70,7 +71,9 @@ def on(client: Any) -> Engine:
         from distributed import KilledWorker
 
         # As a result of a task, and not as scattered data: it is made again where the worker that has it dies.
-        there = client.submit(_same, held, pure=False)
+        with warnings.catch_warnings():
+            warnings.filterwarnings("ignore", "Sending large graph")  # it is sent once, whatever its size
+            there = client.submit(_same, held, pure=False)
         futures = [client.submit(work, there, block, pure=False) for block in blocks]
         try:
             for block, future in zip(blocks, futures, strict=True):

@@ -2,6 +2,7 @@
 
 import os
 import socket
+from contextlib import suppress
 from pathlib import Path
 
 try:
@@ -49,7 +50,8 @@ class Lock:
         if not self.path.exists() or os.fstat(file).st_ino != self.path.stat().st_ino:
             os.close(file)
             return False
-        os.ftruncate(file, 0)
-        os.write(file, f"process {os.getpid()} on {socket.gethostname()}".encode())
         self._file = file
+        with suppress(OSError):  # a full disk: the lock holds, and only does not say whose it is
+            os.ftruncate(file, 0)
+            os.write(file, f"process {os.getpid()} on {socket.gethostname()}".encode())
         return True

@@ -3,6 +3,7 @@ argument.
 """
 
 import inspect
+import warnings
 from collections.abc import Callable, Iterator
 from typing import Any
 
@@ -17,6 +18,7 @@ from proxbi._place import HERE
 from proxbi.problem import Problem
 from proxbi.solvers import Solver, traced_step
 
+_LARGE = 10_000_000  # bytes: from here on, copies of constants are felt, in memory and in the time to compile
 _SWAPPED = "Are its arguments swapped? It is called as (x, y)."
 
 
@@ -42,6 +44,8 @@ def checked(
     _require_lower_regularizer(problem, x0, y0)
     _require_use(problem, x0, y0)
     _require_derivatives(problem, x0, y0)
+    if problem.place is HERE:
+        _warn_of_constants(problem, x0, y0)
     _require_same("regularizer", "prox", x0, lambda: problem.regularizer.prox(x0, 1.0))
     state = first_state(problem, solver, x0, y0)
     _require_same("solver", "step", state, lambda: traced_step(problem, solver, state, jax.random.key(0))[0])
@@ -189,6 +193,34 @@ def _require_use(problem: Problem, x: PyTree, y: PyTree) -> None:
         raise ValueError(f"upper ignores y, so that nothing depends on the lower level. {_SWAPPED}")
     if not any(lower_x + prox_x):
         raise ValueError(f"lower ignores x, so that its solution y* does not depend on x. {_SWAPPED}")
+
+
+def _warn_of_constants(problem: Problem, x: PyTree, y: PyTree) -> None:
+    """Large arrays that upper or lower close over: copied into the program, which is compiled again for each."""
+    own = {id(leaf) for leaf in jax.tree.leaves(problem)}
+    for name, objective in (("upper", problem.value_upper), ("lower", problem.value_lower)):
+        size = sum(array.nbytes for array in _closed_over(objective, x, y) if id(array) not in own)
+        if size >= _LARGE:
+            warnings.warn(
+                f"{name} uses {size / 1e6:,.0f} MB of arrays that are not arguments of it: they become constants of "
+                "the compiled program, which takes several times their memory. Give them as Problem(..., data=...).",
+                stacklevel=4,
+            )
+
+
+def _closed_over(objective: Callable[..., Any], x: PyTree, y: PyTree) -> list[Any]:
+    """The arrays that become constants, each once."""
+    traced = jax.make_jaxpr(lambda *at: objective(*at))(x, y)  # not `objective` itself: see `_require_scalar`
+    return list({id(array): array for array in _constants(traced)}.values())
+
+
+def _constants(closed: Any) -> Iterator[Any]:
+    """The arrays that a program holds, and those of programs within it."""
+    yield from (each for each in closed.consts if hasattr(each, "nbytes"))
+    for equation in closed.jaxpr.eqns:
+        for inner in jax.tree.leaves(list(equation.params.values()), is_leaf=lambda each: hasattr(each, "consts")):
+            if hasattr(inner, "consts"):
+                yield from _constants(inner)
 
 
 def _require_lower_regularizer(problem: Problem, x: PyTree, y: PyTree) -> None:

@@ -2,8 +2,8 @@
 problem.
 
 A checkpoint is a safetensors file. Its arrays are the leaves of the solver's state by their paths; its metadata hold
-the step, the counts, the history, the fingerprint of problem and solver, and a SHA-256 over all of that, so a flipped
-bit is noticed.
+the version, the step, the counts, the history, the fingerprint of problem and solver, and a SHA-256 over all of that,
+so a flipped bit is noticed.
 """
 
 import hashlib
@@ -14,6 +14,7 @@ import warnings
 from collections.abc import Iterator
 from dataclasses import fields, is_dataclass
 from functools import partial
+from importlib.metadata import version
 from pathlib import Path
 from types import CodeType, FunctionType, MethodType
 from typing import Any
@@ -45,6 +46,7 @@ def save(folder: Path, snapshot: Snapshot, fingerprint: dict[str, str], keep: in
     arrays = {name: np.asarray(leaf) for name, leaf in _named_leaves(snapshot.state)}
     described = {
         "format": FORMAT,
+        "version": version("proxbi"),
         "step": snapshot.step,
         "counts": snapshot.counts.as_dict(),
         "history": snapshot.history,
@@ -128,6 +130,11 @@ def _read(path: Path, like: PyTree, expected: dict[str, str]) -> Snapshot:
         described, arrays = _open(path)
     except _Damage as damage:
         raise CheckpointError(f"checkpoint {str(path)!r} cannot be used: {damage}.") from damage
+    if (written := described.get("version", "an earlier version")) != (ours := version("proxbi")):
+        raise CheckpointError(
+            f"checkpoint {str(path)!r} was written by proxbi {written}, and this is {ours}, which may take "
+            "other steps: continue with that version, or start anew from its arrays (safetensors)."
+        )
     for name, digest in expected.items():
         if described["fingerprint"].get(name) != digest:
             raise CheckpointError(f"checkpoint {str(path)!r} belongs to another problem or solver: its {name} differs.")

@@ -21,13 +21,13 @@ CLOSED_PIPE = 141
 
 def main() -> None:
     """Run the command line. Bad arguments and files end in one sentence and exit code 2, a failed run in code 1, Ctrl-C
-    in 130.
+    in 130, and SIGTERM in 75.
     """
     write_any_letter()
     with watch:
         code, message = _run()
         if watch.seen or code == INTERRUPTED:  # whatever became of the exception on its way
-            code, message = INTERRUPTED, "interrupted."
+            code, message = watch.end
             # If Ctrl-C came within an `exec`, as dataclasses use it, Python would end by the signal and not by the
             # code, even where the exception was handled, unless another `exec` went well since.
             exec("")

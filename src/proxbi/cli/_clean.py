@@ -165,13 +165,14 @@ def clean(
     if (scheduler is not None or workers is not None) and chosen is not _Engine.dask:
         raise ValueError("--scheduler and --workers are for --engine dask.")
     job: "Job | TableJob"
+    in_memory = chosen is _Engine.memory
+    common |= {"decisions": decisions, "steps": next_steps(given_command(), in_memory=in_memory)}
     with progress_bar("cleaning") as tick:
         common["progress"] = lambda stage, share: tick(share, 1, stage)
-        if chosen is _Engine.memory:
-            steps = next_steps(given_command())
-            job = clean_file(data, roles, outputs, pred_probs=pred_probs, decisions=decisions, steps=steps, **common)
+        if in_memory:
+            job = clean_file(data, roles, outputs, pred_probs=pred_probs, **common)
         else:
-            refused = {"--suspects": suspects, "--pred-probs": pred_probs, "--decisions": decisions}
+            refused = {"--suspects": suspects, "--pred-probs": pred_probs}
             job = clean_files(
                 data,
                 roles,
@@ -200,12 +201,21 @@ def _folder(out: Path | None, needing_all_rows: list[str]) -> Path:
     return out
 
 
-def next_steps(command: str) -> "list[Step]":
-    """What to do after this command."""
+def next_steps(command: str, *, in_memory: bool = True) -> "list[Step]":
+    """What to do after this command, for a table in memory or one in blocks, which has no file of suspects."""
     from proxbi.cleaning.report.page import Step
 
     words = _without(shlex.split(command), ("--decisions", "--suspects", "--mode", "--out"))
     again = shlex.join(words)
+    if not in_memory:
+        return [
+            Step(
+                "Run again with your decisions: decided rows are trusted then.",
+                f"{again} --out cleaned --decisions decisions.csv",
+            ),
+            Step("Or, without looking, write the rows without the suspects,", f"{again} --mode drop --out kept"),
+            Step("or with the suggested labels.", f"{again} --mode relabel --out relabelled"),
+        ]
     return [
         Step("Run again with your decisions: decided rows are trusted then.", f"{again} --decisions decisions.csv"),
         Step("Or decide in a spreadsheet: all suspects as a file.", f"{again} --suspects suspects.csv"),

@@ -1,7 +1,8 @@
 """Rows of Parquet files, for solvers: read by row groups, a few of which are in memory."""
 
 from collections import OrderedDict
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from glob import glob
 from os import PathLike, fspath
 from pathlib import Path
@@ -52,7 +53,7 @@ class ParquetRows(RowSource):
     ):
         """Nothing but the footers of the files is read."""
         files = _files(fspath(path))
-        self._groups, names = _groups(files)
+        self._groups, names = _groups(files, None if features is None else [target, *features])
         self.target = target
         self.features = [name for name in names if name != target] if features is None else list(features)
         for name in (target, *self.features):
@@ -99,8 +100,12 @@ class ParquetRows(RowSource):
     def _read(self, group: _Group) -> tuple[np.ndarray, np.ndarray]:
         import pyarrow.parquet as pq
 
-        with pq.ParquetFile(group.path) as file:
+        with _said_of(group.path), pq.ParquetFile(group.path, page_checksum_verification=True) as file:
             table = file.read_row_group(group.number, columns=[*self.features, self.target])
+        if table.num_rows != group.rows:
+            raise RowError(
+                f"{group.path} had {group.rows} rows in row group {group.number}, and has {table.num_rows} now."
+            )
         columns = [_numbers(group.path, name, table.column(name)) for name in self.features]
         dtype = np.result_type(*columns) if self.dtype is None else np.dtype(self.dtype)
         made = np.empty((group.rows, len(columns)), dtype)
@@ -113,32 +118,57 @@ def _files(path: str) -> list[str]:
     found = (
         sorted(map(str, Path(path).rglob("*.parquet"))) if Path(path).is_dir() else sorted(glob(path, recursive=True))
     )
-    if not found:
-        raise RowError(f"{path} matches no Parquet file.")
-    return found
+    if files := [each for each in found if not Path(each).is_dir()]:
+        return files
+    raise RowError(f"{path} matches no Parquet file.")
 
 
-def _groups(files: list[str]) -> tuple[list[_Group], list[str]]:
-    """All row groups that have rows, and the names of the columns, which must be the same in all files."""
+@contextmanager
+def _said_of(path: str) -> Iterator[None]:
+    """The errors of Arrow, with the name of the file."""
+    import pyarrow as pa
+
+    try:
+        yield
+    except (pa.ArrowException, OSError) as error:
+        raise RowError(f"{path} is not a Parquet file that can be read: {str(error).strip()}") from error
+
+
+def _groups(files: list[str], used: list[str] | None) -> tuple[list[_Group], list[str]]:
+    """All row groups that have rows, and the names of the columns, which must be the same in all files; so must the
+    types of those that are `used`.
+    """
     try:
         import pyarrow.parquet as pq
     except ImportError as error:
         raise ImportError("rows of Parquet files need pyarrow: pip install 'proxbi[clean]'.") from error
     groups: list[_Group] = []
-    first, names = 0, list[str]()
+    first = 0
+    schema: Any = None
     for path in files:
-        with pq.ParquetFile(path) as file:
-            footer, own = file.metadata, file.schema_arrow.names
-        names = names or own
-        if own != names:
-            raise RowError(f"{path} has other columns than {files[0]}.")
+        with _said_of(path), pq.ParquetFile(path) as file:
+            footer, own = file.metadata, file.schema_arrow
+        schema = own if schema is None else schema
+        _require_alike(files[0], schema, path, own, used)
         for number in range(footer.num_row_groups):
             rows = footer.row_group(number).num_rows
             groups += [_Group(path, number, first, rows)] if rows else []
             first += rows
     if not groups:
         raise RowError(f"{files[0]} has no rows.")
-    return groups, names
+    return groups, list(schema.names)
+
+
+def _require_alike(first: str, schema: Any, path: str, own: Any, used: list[str] | None) -> None:
+    if own.names != schema.names:
+        raise RowError(f"{path} has other columns than {first}.")
+    for name in own.names if used is None else set(used) & set(own.names):
+        if own.names.count(name) > 1:
+            raise RowError(f"{path} has two columns called {name!r}.")
+        if own.field(name).type != schema.field(name).type:
+            raise RowError(
+                f"column {name!r} is {schema.field(name).type} in {first} and {own.field(name).type} in {path}."
+            )
 
 
 def _numbers(path: str, name: str, column: Any) -> np.ndarray:

@@ -8,7 +8,7 @@ with an apostrophe, so that taking one off gives back what was there.
 import csv
 import hashlib
 import re
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -30,10 +30,29 @@ NUMBER = re.compile(r"[+-]?(\d+\.?\d*|\.\d+)([eE][+-]?\d+)?")
 
 
 class Decided(NamedTuple):
-    """Rows of the data file, and the label that each has by decision."""
+    """Rows of the data file, in order, and the label that each has by decision."""
 
     rows: Int[np.ndarray, " decided"]
     labels: np.ndarray
+
+    def within(self, first: int, count: int) -> "Decided":
+        """Those among `count` rows from `first` on, numbered from there."""
+        ours = slice(*np.searchsorted(self.rows, [first, first + count]))
+        return Decided(self.rows[ours] - first, self.labels[ours])
+
+    def among(self, places: Int[np.ndarray, " some"]) -> "Decided":
+        """Those among the rows with these places, which are in order, numbered by them."""
+        ours = np.isin(self.rows, places)
+        return Decided(np.searchsorted(places, self.rows[ours]), self.labels[ours])
+
+
+class Named(NamedTuple):
+    """Rows that a file of decisions names; nothing about them is checked yet."""
+
+    rows: Int[np.ndarray, " named"]
+    """In order."""
+    decided: Int[np.ndarray, " decided"]
+    """All but those that were skipped."""
 
 
 class Subject(NamedTuple):
@@ -41,16 +60,23 @@ class Subject(NamedTuple):
 
     name: str
     digest: str
-    given: np.ndarray
-    """The label of each row; None where it has none."""
-    ids: Sequence[Any] | None = None
+    given: np.ndarray | Mapping[int, Any]
+    """The label of each row; None where it has none. Of a table that is not in memory, those of the rows named."""
+    ids: Sequence[Any] | Mapping[int, Any] | None = None
     classes: np.ndarray | None = None
     """All labels there are, if `given` may lack some."""
+    rows: int | None = None
+    """How many there are, if `given` may lack some."""
 
     @property
     def labels(self) -> np.ndarray:
         """All that may be decided on."""
-        return np.unique(self.given) if self.classes is None else self.classes
+        return np.unique(self.given) if self.classes is None else self.classes  # type: ignore[arg-type]
+
+    @property
+    def size(self) -> int:
+        """How many rows there are."""
+        return len(self.given) if self.rows is None else self.rows
 
 
 def file_digest(path: Path) -> str:
@@ -81,15 +107,9 @@ def read_decisions(path: Path, about: Subject) -> Decided:
     """The decisions, or an error that names the file and the line: they may be about another file, about rows that
     this one does not have, or give labels that it does not know.
     """
-    with open_text(path) as file, said_plainly(str(path)):
-        reader = csv.DictReader(file, strict=True)
-        lacking = [name for name in COLUMNS if name not in (reader.fieldnames or [])]
-        if lacking:
-            raise ValueError(f"it has no column {lacking[0]!r}; decisions have {', '.join(COLUMNS)}")
-        lines = [(reader.line_num, line) for line in reader]
     known = {str(plain(label)): label for label in about.labels}
     decided: dict[int, Any] = {}
-    for number, line in lines:
+    for number, line in _lines(path):
         where = f"line {number} of {path}"
         row = _row(line, where, about)
         if row in decided:
@@ -101,6 +121,29 @@ def read_decisions(path: Path, about: Subject) -> Decided:
     return Decided(rows, np.array([decided[row] for row in rows.tolist()], about.labels.dtype))
 
 
+def rows_named(path: Path) -> Named:
+    """The rows that the decisions are about, to be looked up before `read_decisions`; cells that are no row are left to
+    it.
+    """
+    found = [(int(line["row"]), line["decision"]) for _, line in _lines(path) if _is_row(line["row"])]
+    rows, decided = ([row for row, decision in found if decision not in none] for none in ((), (SKIP,)))
+    return Named(np.unique(np.array(rows, np.int64)), np.unique(np.array(decided, np.int64)))
+
+
+def _lines(path: Path) -> list[tuple[int, dict[str, Any]]]:
+    """The lines of the file, by their numbers."""
+    with open_text(path) as file, said_plainly(str(path)):
+        reader = csv.DictReader(file, strict=True)
+        lacking = [name for name in COLUMNS if name not in (reader.fieldnames or [])]
+        if lacking:
+            raise ValueError(f"it has no column {lacking[0]!r}; decisions have {', '.join(COLUMNS)}")
+        return [(reader.line_num, line) for line in reader]
+
+
+def _is_row(cell: str | None) -> bool:
+    return cell is not None and re.fullmatch(r"\d{1,15}", cell) is not None
+
+
 def _row(line: dict[str, Any], where: str, about: Subject) -> int:
     """The row that a line is about."""
     if any(line[name] is None for name in COLUMNS):
@@ -110,8 +153,8 @@ def _row(line: dict[str, Any], where: str, about: Subject) -> int:
             f"{where} is a decision about another file: the digest of that one is {line['digest'][:SHORT]}..., the "
             f"digest of {about.name} is {about.digest[:SHORT]}...."
         )
-    if not re.fullmatch(r"\d{1,15}", line["row"]) or int(line["row"]) >= len(about.given):
-        raise ValueError(f"{where} has the row {line['row']!r}; {about.name} has rows 0..{len(about.given) - 1}.")
+    if not _is_row(line["row"]) or int(line["row"]) >= about.size:
+        raise ValueError(f"{where} has the row {line['row']!r}; {about.name} has rows 0..{about.size - 1}.")
     row, called = int(line["row"]), unguarded(line["id"])
     if about.ids is not None and called != str(plain(about.ids[row])):
         raise ValueError(f"{where} calls row {row} {called!r}; in {about.name} it is {str(plain(about.ids[row]))!r}.")
@@ -131,6 +174,16 @@ def _label(line: dict[str, Any], where: str, about: Subject, row: int, known: di
     if line["decision"] == KEEP and given is not None and label != str(plain(given)):
         raise ValueError(f"{where} keeps the label {label!r} of row {row}, whose label is {str(plain(given))!r}.")
     return known[label]
+
+
+def earlier(about: Subject, decided: Decided) -> list[dict[str, Any]]:
+    """The decisions as the report page has them: it saves them again, with those of its reader."""
+    found = []
+    for row, label in zip(decided.rows.tolist(), decided.labels, strict=True):
+        called = str(plain(row if about.ids is None else about.ids[row]))
+        decision = KEEP if label == about.given[row] else "other"
+        found.append({"row": row, "id": called, "decision": decision, "label": str(plain(label))})
+    return found
 
 
 def write_decisions(path: Path, about: Subject, decided: Decided) -> None:

@@ -74,7 +74,9 @@ def said_of_parquet(name: str) -> Iterator[None]:
 
     try:
         yield
-    except pa.ArrowException as error:
+    except (pa.ArrowException, OSError) as error:
+        if getattr(error, "errno", None) is not None:  # it is the system that could not read it
+            raise
         raise ValueError(f"{name} is not a Parquet file that can be read: {first_line(error)}.") from error
 
 

@@ -24,6 +24,8 @@ ENDINGS = {b"PAR1": ".parquet", b"PK\x03\x04": ".npz"}
 FORGOTTEN = 3600
 """Seconds after which the draft of a process that no longer runs was left by one that was killed."""
 DRAFT = ".proxbi-"
+ANY_RUN = "[0-9a-f]" * 32
+"""A pattern for the name of a run of several processes: of `uuid4().hex`."""
 
 Writer = Callable[[Path], object]
 """Writes a file to the path it is given."""
@@ -154,9 +156,11 @@ class _Draft:
                     shutil.copyfileobj(file, stream)
 
 
-def remove_drafts(folder: Path, run: str) -> None:
-    """Remove what processes of this run left when they were killed, on this machine or another; when it has ended."""
-    for draft in folder.glob(f"{DRAFT}*-{run}.tmp*"):
+def remove_drafts(folder: Path, run: str = ANY_RUN) -> None:
+    """Remove what processes of this run left when they were killed, on this machine or another; when it has ended. Who
+    has the folder alone may do so with what any run left.
+    """
+    for draft in folder.rglob(f"{DRAFT}*-{run}.tmp*"):
         draft.unlink(missing_ok=True)
 
 
@@ -195,11 +199,11 @@ def _named(path: Path) -> Iterator[None]:
 
 @contextlib.contextmanager
 def _undisturbed() -> Iterator[None]:
-    """Ctrl-C waits until all files are in place: it comes before the first or after the last."""
+    """Ctrl-C and SIGTERM wait until all files are in place: they come before the first or after the last."""
     if not hasattr(signal, "pthread_sigmask"):
         yield
         return
-    before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
+    before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT, signal.SIGTERM})
     try:
         yield
     finally:

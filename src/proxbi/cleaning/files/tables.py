@@ -114,13 +114,21 @@ def save(rows: Rows, cleaned: Cleaned, classes: np.ndarray, mode: str, path: Pat
     """
     n = len(rows.y)
     suggested = classes[cleaned.suggested[:n]]
-    overruled = np.zeros(n, bool) if cleaned.consensus is not None else cleaned.trusted[:n] & (suggested != rows.y)
-    weight, quality = (np.where(overruled, 0.0, values[:n]) for values in (cleaned.weight, cleaned.quality))
-    issue = cleaned.issue[:n] | overruled
-    added = dict(zip(ADDED, (weight, issue, quality, suggested, cleaned.trusted[:n]), strict=True))
-    if cleaned.consensus is not None:
+    found = (cleaned.weight[:n], cleaned.issue[:n], cleaned.quality[:n], suggested, cleaned.trusted[:n])
+    added = dict(zip(ADDED, found, strict=True))
+    if cleaned.consensus is None:
+        added = about_given(added, rows.y)
+    else:
         added |= _of_votes(rows, cleaned.consensus.of_first(n), classes)
     write(rows.source, changes_of(added, rows.label, rows.y, mode), path)
+
+
+def about_given(added: Columns, given: Any) -> Columns:
+    """The columns `ADDED`, of labels of which a person may have decided some, as they are about those given."""
+    weight, issue, quality, suggested, trusted = (added[name] for name in ADDED)
+    overruled = trusted & (suggested != given)
+    found = (np.where(overruled, 0.0, weight), issue | overruled, np.where(overruled, 0.0, quality), suggested, trusted)
+    return dict(zip(ADDED, found, strict=True))
 
 
 def changes_of(added: Columns, label: str, given: Any, mode: str) -> Changes:

@@ -36,6 +36,8 @@ class Block(NamedTuple):
     groups: Int[np.ndarray, " rows"] | None
     first: int
     """The place of its first row in the table."""
+    before: Int[np.ndarray, " rows"] | None = None
+    """The label that a row had until a person decided about it; -1 for all others."""
 
 
 class JudgedBlock(NamedTuple):
@@ -59,6 +61,7 @@ def judge_block(judging: Judging, block: Block, where: Where) -> JudgedBlock:
         np.zeros(rows, np.int32) if block.groups is None else block.groups.astype(np.int32),
         np.ones(rows, np.float32),
         len(judging.names.classes),
+        before=block.before,
         group_count=judging.group_count,
     )
     with one_thread():

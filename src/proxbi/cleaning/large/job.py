@@ -1,6 +1,6 @@
 """Many Parquet files -> as many with columns added, and a summary: `proxbi clean 'data/*.parquet' --out cleaned/`.
 
-1. `_look` at labels, groups and trust, file by file: which classes and groups there are, and which rows to learn from.
+1. `look` at labels, groups and trust, file by file: which classes and groups there are, and which rows to learn from.
 2. Take these rows, and learn from them in this process, as `clean` does.
 3. `_judge` piece by piece, and write it: a file, or some row groups of a large one, whose pieces `_join` puts together.
    What was finished by an earlier run on the same files with the same arguments is not done again: it says so in its
@@ -8,27 +8,51 @@
 """
 
 import shutil
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager, suppress
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import Any, Literal, NamedTuple
 from uuid import uuid4
 
 import numpy as np
+from jaxtyping import Bool, Int
 
 from proxbi import __version__
 from proxbi._engine import Engine, started
+from proxbi._lock import Lock
+from proxbi.cleaning.files.decisions import Decided, earlier, file_digest, read_decisions, rows_named
 from proxbi.cleaning.files.formats import Parquet, changed
 from proxbi.cleaning.files.job import now, require_packages, summary, write_summary
 from proxbi.cleaning.files.places import Writer, remove_drafts, require_readable, require_writable, write_all
-from proxbi.cleaning.files.tables import ADDED, Roles, Rows, changes_of, check_columns, from_table, truth_values
-from proxbi.cleaning.inputs.checks import Words, class_indices, group_indices, require_labels
+from proxbi.cleaning.files.tables import (
+    ADDED,
+    Roles,
+    Rows,
+    about_given,
+    changes_of,
+    check_columns,
+    from_table,
+)
+from proxbi.cleaning.inputs.checks import Words, class_indices, group_indices
 from proxbi.cleaning.inputs.features import Use
 from proxbi.cleaning.inputs.prepare import Inputs, Names, prepare
 from proxbi.cleaning.large.block import Block, Judging, judge_block
 from proxbi.cleaning.large.learn import Taught, of_sample, overview, teach
-from proxbi.cleaning.large.parquet import Part, batches, digest_of, find_parts, finished, join, take, write_blocks
-from proxbi.cleaning.method.drawing import Drawn, drawn, merged, with_apart
+from proxbi.cleaning.large.look import Columns, Looking, TableOf, columns_of, digest_of_files, look, subject
+from proxbi.cleaning.large.parquet import (
+    Part,
+    batches,
+    beside,
+    digest_of,
+    find_parts,
+    finished,
+    join,
+    take,
+    write_blocks,
+)
+from proxbi.cleaning.method.drawing import merged, with_apart
 from proxbi.cleaning.method.summary import Figures
 from proxbi.cleaning.report.page import Run, Step
 from proxbi.cleaning.result import Overview
@@ -38,6 +62,11 @@ LOOKED, TAKEN, LEARNED = 0.05, 0.15, 0.3
 
 JUDGING = "judging piece by piece"
 """The last stage, by name."""
+
+NOT_OURS = (
+    "{} has {} more Parquet file(s), such as {}, that this run did not write: whoever reads all files there reads them "
+    "too."
+)
 
 Progress = Callable[[str, float], None]
 Mode = Literal["weight", "drop", "relabel"]
@@ -50,6 +79,7 @@ class TableJob(NamedTuple):
     """Of the rows that were learned from."""
     cleaned: Overview
     summary: dict[str, Any]
+    decided: Decided | None = None
 
 
 def clean_files(
@@ -60,6 +90,7 @@ def clean_files(
     to_summary: Path | None = None,
     to_report: Path | None = None,
     show_rows: bool = True,
+    decisions: Path | None = None,
     mode: Mode = "weight",
     weights: Literal["auto", "free"] = "auto",
     seed: int = 0,
@@ -67,6 +98,7 @@ def clean_files(
     scheduler: str | None = None,
     workers: int | None = None,
     command: str | None = None,
+    steps: Sequence[Step] = (),
     progress: Progress | None = None,
 ) -> TableJob:
     """Clean the labels of a table of many Parquet files, of which a block of rows at a time is in memory.
@@ -76,7 +108,7 @@ def clean_files(
     - `given`: a folder, a pattern such as `data/*.parquet`, or a file.
     - `roles`: which column is what; one label a row.
     - `out`: the folder for the files, each with the name and the rows of one that was read.
-    - `to_summary`, `mode`, `weights`, `seed`, `command`, `progress`: as in `clean_file`.
+    - `to_summary`, `decisions`, `mode`, `weights`, `seed`, `command`, `steps`, `progress`: as in `clean_file`.
     - `to_report`: a page with the figures of all rows, and with suspects and charts of the rows that were learned from;
       `show_rows`: whether it shows single rows.
     - `engine`: "blocks", one after another in this process; or "dask", on the cluster of `scheduler`, or on `workers`
@@ -84,14 +116,17 @@ def clean_files(
     """
     require_packages()
     parts = find_parts(given)
-    check(parts, given, roles, out, [to for to in (to_summary, to_report) if to is not None])
+    check(parts, given, roles, out, [to for to in (to_summary, to_report) if to is not None], decisions)
     say = progress or (lambda stage, share: None)
-    with started("dask" if engine == "dask" else "here", scheduler, workers) as run:
-        taught, shown = _taught(run, parts, given, roles, weights, seed, say)
-        asked = [__version__, seed, weights, mode, str(roles), [part.mark() for part in parts]]
+    with _alone(out), started("dask" if engine == "dask" else "here", scheduler, workers) as run:
+        table = TableOf(parts, given, roles, decisions, digest_of_files(parts))
+        taught, shown, decided = _taught(run, table, weights, seed, say)
         apart = None if roles.trusted_file is None else roles.trusted_file.stat()
+        asked = [__version__, seed, weights, mode, str(roles), table.digest, decisions and file_digest(decisions)]
         digest = digest_of([*asked, None if apart is None else (apart.st_size, apart.st_mtime_ns)])
-        work = Writing(taught.judging, list(shown.X.columns), roles, mode, out.absolute(), digest, run=uuid4().hex)
+        work = Writing(
+            taught.judging, list(shown.X.columns), roles, mode, out.absolute(), digest, decided, run=uuid4().hex
+        )
         figures = []
         try:
             for done, one in enumerate(run(_judge, work, parts)):
@@ -101,25 +136,42 @@ def clean_files(
                 say("putting pieces together", 1.0)
         finally:
             remove_drafts(work.out, work.run)
+    if digest_of_files(parts) != table.digest:
+        raise OSError(f"{given} changed while it was read: give the same command again, which begins anew.")
     found = overview(taught, Figures.sum([*figures, taught.apart]))
-    told = summary(taught.inputs, found, seed, command) | {"digest": digest}
+    if others := beside(work.out, parts):
+        found = replace(found, warnings=[*found.warnings, NOT_OURS.format(out, len(others), others[0])])
+    told = summary(taught.inputs, found, seed, command) | {"digest": table.digest}
     writers: list[tuple[Path, Writer]] = []
     if to_summary is not None:
         writers.append((to_summary, lambda to: write_summary(told, to)))
     if to_report is not None:
-        made = Run(command or "", seed, {}, f"{len(parts)} piece(s) of {given}", digest, now())
-        writers.append((to_report, lambda to: _report(to, taught, found, shown, f"Labels of {given}", made, show_rows)))
+        made = Run(command or "", seed, {}, f"{len(parts)} piece(s) of {given}", table.digest, now())
+        page = {"title": f"Labels of {given}", "run": made, "steps": steps, "show_rows": show_rows}
+        writers.append((to_report, lambda to: _report(to, taught, found, shown, page)))
     write_all(writers)
-    return TableJob(taught.inputs, found, told)
+    return TableJob(taught.inputs, found, told, decided)
 
 
-AGAIN = Step(
-    "Put the rows that you decided, with their right labels, into a file of trusted rows, and run again with --trusted."
-)
-"""What to do with the page: decisions by row number are for tables in memory."""
+@contextmanager
+def _alone(out: Path) -> Iterator[None]:
+    """Keep other runs out of the folder, which is removed again if nothing was written; without what runs left in it
+    that were killed.
+    """
+    made = not out.exists()
+    out.mkdir(parents=True, exist_ok=True)
+    lock = Lock(out)
+    try:
+        remove_drafts(out)
+        yield
+    finally:
+        lock.release()
+        if made:
+            with suppress(OSError):  # it is not empty
+                out.rmdir()
 
 
-def _report(path: Path, taught: Taught, found: Overview, shown: "Shown", title: str, run: Run, rows: bool) -> None:
+def _report(path: Path, taught: Taught, found: Overview, shown: "Shown", page: dict[str, Any]) -> None:
     from proxbi.cleaning.report.publish import publish
 
     publish(
@@ -127,17 +179,18 @@ def _report(path: Path, taught: Taught, found: Overview, shown: "Shown", title: 
         taught.inputs,
         of_sample(taught, found),
         X=shown.X,
-        ids=shown.ids,
-        id_name=shown.id_name,
-        title=title,
-        run=run,
-        steps=[AGAIN],
+        ids=shown.places.tolist() if shown.ids is None else shown.ids,
+        id_name="row" if shown.ids is None else "id",
+        places=shown.places,
+        earlier=shown.earlier,
         unused=[Use(name, "", why) for name, why in shown.unused.items()],
-        show_rows=rows,
+        **page,
     )
 
 
-def check(parts: list[Part], given: Path, roles: Roles, out: Path, others: list[Path]) -> None:
+def check(
+    parts: list[Part], given: Path, roles: Roles, out: Path, others: list[Path], decisions: Path | None = None
+) -> None:
     """Refuse what cannot be read or written, before any work is done."""
     import pyarrow.parquet as pq
 
@@ -149,101 +202,53 @@ def check(parts: list[Part], given: Path, roles: Roles, out: Path, others: list[
         raise ValueError("label names several columns: votes are read together, and so only in a table in memory.")
     named = (roles.label, roles.trusted_column, roles.group, roles.id, *roles.drop)
     check_columns(source, [name for name in named if name is not None])
-    if roles.trusted_file is not None:
-        require_readable(roles.trusted_file)
+    for apart in (roles.trusted_file, decisions):
+        if apart is not None:
+            require_readable(apart)
     if out.exists() and not out.is_dir():
         raise ValueError(f"{out} is a file; of several files the output is a folder.")
     for part in parts:
         if (out / part.name).resolve() == part.path.resolve():
             raise ValueError(f"{out} is the folder of the input: give another one, so that nothing is overwritten.")
+    folder = given if given.is_dir() else None
+    if folder is not None and folder.resolve() in out.resolve().parents:
+        raise ValueError(
+            f"{out} is inside of {given}, where the next run would take its files for input: give another folder."
+        )
     require_writable(out / parts[0].name)
     for other in others:
         require_writable(other)
 
 
-class Looking(NamedTuple):
-    """What `_look` needs."""
-
-    roles: Roles
-    seed: int
-
-
-class Looked(NamedTuple):
-    """The labels and groups of a file, each once, and the rows that may be learned from."""
-
-    labels: np.ndarray
-    groups: list[str]
-    drawn: Drawn
-
-
-def _look(looking: Looking, part: Part) -> Looked:
-    roles, label = looking.roles, str(looking.roles.label)
-    wanted = [name for name in (label, roles.trusted_column, roles.group) if name is not None]
-    labels, groups, places = [], [], []
-    for first, table in batches(part, list(dict.fromkeys(wanted))):
-        block = _block(roles, part, first, table)
-        labels.append(np.unique(block.labels))
-        if block.groups is not None:
-            groups.append(np.unique(group_indices(block.groups, len(block.groups), Words())[0]))
-        trusted = np.zeros(len(block.labels), bool) if block.trusted is None else block.trusted
-        places.append(drawn(looking.seed, trusted, first=part.first + first))
-    kinds = [] if not groups else [str(name) for name in np.unique(np.concatenate(groups))]
-    return Looked(np.unique(np.concatenate(labels)), kinds, merged(looking.seed, places))
-
-
-class _Columns(NamedTuple):
-    """The columns of a batch that are no features."""
-
-    labels: np.ndarray
-    trusted: Any
-    groups: np.ndarray | None
-
-
-def _block(roles: Roles, part: Part, first: int, table: Any) -> _Columns:
-    """Checked; the messages name the file and the row."""
-    label = str(roles.label)
-
-    def where(row: int) -> str:
-        return part.where(first + row)
-
-    def column(name: str) -> Any:
-        return table.column(name).to_pandas()
-
-    mark = roles.trusted_column
-    return _Columns(
-        require_labels(column(label).to_numpy(), f"Column {label!r}", where),
-        None if mark is None else truth_values(repr(mark), column(mark), where),
-        None if roles.group is None else column(roles.group).to_numpy(dtype=object),
-    )
-
-
 def _taught(
     run: Engine,
-    parts: list[Part],
-    given: Path,
-    roles: Roles,
+    table: TableOf,
     weights: Literal["auto", "free"],
     seed: int,
     say: Progress,
-) -> tuple[Taught, "Shown"]:
-    """Draw a sample of the rows, take them, and learn from them; and what these rows are."""
+) -> tuple[Taught, "Shown", Decided | None]:
+    """Draw a sample of the rows, take them, and learn from them; what these rows are; and what was decided."""
     say("looking at the labels", 0.0)
-    looked = list(run(_look, Looking(roles, seed), parts))
-    total = parts[-1].first + parts[-1].rows
+    named, total = None if table.decisions is None else rows_named(table.decisions), table.rows
+    looked = list(run(look, Looking(table.roles, seed, named), table.parts))
+    about = subject(table, looked)
+    decided = None if about is None or table.decisions is None else read_decisions(table.decisions, about)
+    classes = [one.undecided for one in looked] + ([] if decided is None else [decided.labels])
     names = Names(
-        np.unique(np.concatenate([one.labels for one in looked])),
+        np.unique(np.concatenate(classes)),
         [str(name) for name in np.unique([name for one in looked for name in one.groups])],
     )
     say("taking rows to learn from", LOOKED)
     of_files = merged(seed, [one.drawn for one in looked])
     places = with_apart(seed, of_files, total, 0)
-    rows = _sample(run, parts, given, roles, places)
+    rows = _sample(run, table, places)
     # Trusted rows given apart come after all others.
     apart = 0 if rows.y_val is None else len(rows.y_val)
     final = with_apart(seed, of_files, total, apart)
     kept, kept_apart = np.flatnonzero(np.isin(places, final)), final[final >= total] - total
     say("learning", TAKEN)
-    inputs = prepare(**_arguments(rows, kept, kept_apart), seed=seed, names=names)
+    ours = None if decided is None else decided.among(places)
+    inputs = prepare(**_arguments(rows, ours, kept, kept_apart), seed=seed, names=names)
     gold = np.zeros(0, np.int64) if rows.y_val is None else class_indices(rows.y_val, rows.words, names.classes)[1]
     taught = teach(
         inputs,
@@ -256,8 +261,8 @@ def _taught(
         progress=lambda stage, share: say(stage, TAKEN + (LEARNED - TAKEN) * share),
     )
     ids = None if rows.ids is None else [rows.ids[row] for row in kept]
-    name = "row" if ids is None else "id"
-    return taught, Shown(_taken(rows.X, kept), final[final < total].tolist() if ids is None else ids, name, rows.unused)
+    before = [] if about is None or decided is None else earlier(about, decided)
+    return taught, Shown(_taken(rows.X, kept), final[final < total], ids, rows.unused, before), decided
 
 
 class Shown(NamedTuple):
@@ -265,33 +270,36 @@ class Shown(NamedTuple):
 
     X: Any
     """Their features, a data frame."""
-    ids: list[Any]
-    """Or their places in the table."""
-    id_name: str
+    places: Int[np.ndarray, " sample"]
+    """In the table."""
+    ids: list[Any] | None
     unused: dict[str, str]
     """Columns that are no features, and why."""
+    earlier: list[dict[str, Any]]
+    """What was decided before, also of rows that were not learned from: the next decisions have it too."""
 
 
-def _sample(run: Engine, parts: list[Part], given: Path, roles: Roles, places: np.ndarray) -> Rows:
+def _sample(run: Engine, table: TableOf, places: np.ndarray) -> Rows:
     """The rows with these places, as those of one file."""
     import pyarrow as pa
 
-    table = pa.concat_tables(list(run(take, places, parts)))
-    firsts = np.array([part.first for part in parts])
+    found = list(run(take, places, table.parts))
+    taken = pa.concat_tables([each.select(found[0].column_names) for each in found])
+    firsts = np.array([part.first for part in table.parts])
 
     def where(row: int) -> str:
         place = int(places[row])
-        part = parts[int(np.searchsorted(firsts, place, side="right")) - 1]
+        part = table.parts[int(np.searchsorted(firsts, place, side="right")) - 1]
         return part.where(place - part.first)
 
-    return from_table(Parquet(given, table=table, where=where), roles)
+    return from_table(Parquet(table.given, table=taken, where=where), table.roles)
 
 
-def _arguments(rows: Rows, kept: np.ndarray, kept_apart: np.ndarray) -> dict[str, Any]:
+def _arguments(rows: Rows, decided: Decided | None, kept: np.ndarray, kept_apart: np.ndarray) -> dict[str, Any]:
     """For `prepare`, of some of the rows and some of those apart."""
-    found = rows.arguments()
-    for name, some in (("X", kept), ("y", kept), ("trusted", kept), ("groups", kept)):
-        found[name] = _taken(found[name], some)
+    found = rows.arguments(decided)
+    for name in ("X", "y", "trusted", "groups", "given"):
+        found[name] = _taken(found.get(name), kept)
     for name in ("X_val", "y_val"):
         found[name] = _taken(found[name], kept_apart)
     return found
@@ -314,6 +322,7 @@ class Writing(NamedTuple):
     out: Path
     digest: str
     """Of the input and the arguments."""
+    decided: Decided | None
     run: str
     """A name that no other run has."""
 
@@ -352,15 +361,33 @@ def _judged(work: Writing, part: Part) -> Iterator[tuple[Any, Figures]]:
     """The blocks of a file with columns added, and the figures of each."""
     names, label = work.judging.names, str(work.roles.label)
     for first, table in batches(part):
-        columns = _block(work.roles, part, first, table)
-        count = len(columns.labels)
-        known = class_indices(columns.labels, Words(), names.classes)[1]
+        columns = columns_of(work.roles, part, first, table)
+        count, place = len(columns.labels), part.first + first
+        labels, trusted, before = _by_hand(work, columns, place)
+        known = class_indices(labels, Words(), names.classes)[1]
         groups = columns.groups
         group_of = None if groups is None else group_indices(groups, count, Words(), names.groups)[1]
         X = table.select(work.features).to_pandas(ignore_metadata=True)
-        block = Block(X, known, columns.trusted, group_of, part.first + first)
+        block = Block(X, known, trusted, group_of, place, before)
         done = judge_block(work.judging, block, partial(_where, part, first))
         suggested = names.classes[done.suggested]
         values = (done.found.weight, done.issue, done.found.quality, suggested, done.trusted)
-        changes = changes_of(dict(zip(ADDED, values, strict=True)), label, columns.labels, work.mode)
+        added = about_given(dict(zip(ADDED, values, strict=True)), columns.labels)
+        changes = changes_of(added, label, columns.labels, work.mode)
         yield changed(table, changes), done.figures
+
+
+def _by_hand(
+    work: Writing, columns: Columns, first: int
+) -> tuple[np.ndarray, Bool[np.ndarray, " rows"] | None, Int[np.ndarray, " rows"] | None]:
+    """The labels and the trust of a block with what was decided, and the labels that decided rows had."""
+    if work.decided is None:
+        return columns.labels, columns.trusted, None
+    count, classes = len(columns.labels), work.judging.names.classes
+    rows, decided = work.decided.within(first, count)
+    labels, before, picked = columns.labels.copy(), np.full(count, -1), np.zeros(count, bool)
+    labels[rows], picked[rows] = decided, True
+    # A label that no row has any more is not a class.
+    had = np.minimum(np.searchsorted(classes, columns.labels[rows]), len(classes) - 1)
+    before[rows] = np.where(classes[had] == columns.labels[rows], had, -1)
+    return labels, picked if columns.trusted is None else columns.trusted | picked, before

@@ -46,7 +46,9 @@ def teach(
         raise ValueError(
             f"no row is trusted and there are {rows}: labels are judged by one another from {FEWEST_ROWS} on."
         )
-    table = checked(inputs.features, inputs.labels, len(names.classes), inputs.trusted, inputs.groups)
+    table = checked(
+        inputs.features, inputs.labels, len(names.classes), inputs.trusted, inputs.groups, before=inputs.before
+    )
     table = table._replace(whole=rows, group_count=max(1, len(inputs.group_names)))
     check_weights(weights, False, len(table.judges))
     with one_thread():

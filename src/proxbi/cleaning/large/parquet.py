@@ -15,6 +15,7 @@ from typing import Any, NamedTuple
 import numpy as np
 from jaxtyping import Int
 
+from proxbi.cleaning.files.csv_file import first_line, require_different
 from proxbi.cleaning.files.formats import Parquet, kind_of, said_of_parquet
 from proxbi.cleaning.files.places import require_readable
 from proxbi.cleaning.inputs.checks import by_index
@@ -24,6 +25,8 @@ BATCH = 1 << 16
 """Rows that are in memory at a time: some megabytes, and so many that reading them costs little beside judging them."""
 PIECE = 1 << 19
 """Rows that are judged and written at a time, unless a row group has more: a minute of work, roughly."""
+CHECKED = {"page_checksum_verification": True}
+"""Of files that have checksums, as ours do, a flipped bit is noticed."""
 MARK = b"proxbi"
 """What is kept in the footer of a finished file: which run it belongs to, and its figures."""
 
@@ -91,6 +94,7 @@ def find_parts(given: Path) -> list[Part]:
         require_readable(path)
         with said_of_parquet(str(path)), pq.ParquetFile(path) as file:
             sizes, schema = _group_sizes(file), file.schema_arrow
+        require_different(str(path), schema.names)
         found = dict(zip(schema.names, schema.types, strict=True))
         types = types or found
         _require_alike(paths[0], types, path, found)
@@ -125,15 +129,18 @@ def _matching(given: Path) -> tuple[Path, list[Path]]:
     """The folder of the files, and these, with absolute paths: workers may have been started elsewhere."""
     if given.is_dir():
         folder = given.absolute()
-        found = [path for end in ("parquet", "pq") for path in folder.rglob(f"*.{end}")]
-        hidden = (".", "_")
-        return folder, sorted(p for p in found if not any(n.startswith(hidden) for n in p.relative_to(folder).parts))
+        found = [path for end in ("parquet", "pq") for path in folder.rglob(f"*.{end}") if not path.is_dir()]
+        return folder, sorted(path for path in found if not _is_hidden(path, folder))
     if not is_many(given):
         return given.absolute().parent, [given.absolute()]
     parts = given.absolute().parts
     fixed = next(place for place, part in enumerate(parts) if any(sign in part for sign in "*?["))
     folder = Path(*parts[:fixed])
     return folder, sorted(path for path in folder.glob(str(Path(*parts[fixed:]))) if path.is_file())
+
+
+def _is_hidden(path: Path, folder: Path) -> bool:
+    return any(name.startswith((".", "_")) for name in path.relative_to(folder).parts)
 
 
 def _require_alike(first: Path, types: dict[str, Any], path: Path, found: dict[str, Any]) -> None:
@@ -153,7 +160,7 @@ def batches(part: Part, columns: Sequence[str] | None = None) -> Iterator[tuple[
     import pyarrow.parquet as pq
 
     # Mapped: a row group is otherwise taken into memory whole, however large it is.
-    with said_of_parquet(str(part.path)), pq.ParquetFile(part.path, memory_map=True) as file:
+    with said_of_parquet(str(part.path)), pq.ParquetFile(part.path, memory_map=True, **CHECKED) as file:
         first, wanted = 0, None if columns is None else list(columns)
         for batch in file.iter_batches(BATCH, row_groups=list(part.groups), columns=wanted):
             yield first, pa.Table.from_batches([batch], batch.schema)
@@ -182,7 +189,7 @@ def write_blocks(path: Path, blocks: Iterator[tuple[Any, Figures | None]], diges
 
     writer, parts = None, []
     for table, figures in blocks:
-        writer = writer or pq.ParquetWriter(path, table.schema)
+        writer = writer or pq.ParquetWriter(path, table.schema, write_page_checksum=True)
         if table.num_rows:
             writer.write_table(table)
         parts.extend([] if figures is None else [figures])
@@ -205,12 +212,25 @@ def join(path: Path, pieces: Sequence[Path], digest: str) -> Figures:
             figures = finished(piece, digest)
             if figures is None:
                 raise OSError(f"{piece} is gone or was changed: give the same command again.")
-            with said_of_parquet(str(piece)), pq.ParquetFile(piece) as file:
+            with pq.ParquetFile(piece, **CHECKED) as file:
                 yield unmarked(file.schema_arrow.empty_table()), figures
                 for group in range(file.num_row_groups):
-                    yield unmarked(file.read_row_group(group)), None
+                    yield unmarked(_of_piece(piece, file, group)), None
 
     return write_blocks(path, blocks(), digest)
+
+
+def _of_piece(path: Path, file: Any, group: int) -> Any:
+    """A row group. A piece that is damaged is removed: the next run writes it again."""
+    import pyarrow as pa
+
+    try:
+        return file.read_row_group(group)
+    except (pa.ArrowException, OSError) as error:
+        path.unlink(missing_ok=True)
+        raise OSError(
+            f"{path} is damaged, and was removed ({first_line(error)}): give the same command again."
+        ) from error
 
 
 def finished(path: Path, digest: str) -> Figures | None:
@@ -224,6 +244,12 @@ def finished(path: Path, digest: str) -> Figures | None:
     except (OSError, pa.ArrowException):
         return None
     return None if found is None or found[0] != digest else _from_lists(found[1])
+
+
+def beside(out: Path, parts: Sequence[Part]) -> list[Path]:
+    """Parquet files among the outputs that are none of them: of an earlier run on other files, most likely."""
+    ours = {part.whole(out) for part in parts}
+    return sorted(path for path in out.rglob("*.parquet") if path not in ours and not _is_hidden(path, out))
 
 
 def digest_of(what: Any) -> str:

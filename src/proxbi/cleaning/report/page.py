@@ -72,6 +72,8 @@ def write_report(
     features: Float[np.ndarray, "rows columns"] | None = None,
     annotators: Sequence[str] = (),
     uses: Sequence[Use] = (),
+    places: Int[np.ndarray, " rows"] | None = None,
+    earlier: Sequence[dict[str, Any]] | None = None,
     steps: Sequence[Step] = (),
     title: str = "Label cleaning",
     run: Run | None = None,
@@ -87,6 +89,8 @@ def write_report(
     - `frame`: columns to show beside the suspects (the first 8), and to say which values speak against a label.
     - `features`: rows as numbers, to say which are alike; `uses`: what became of each column.
     - `annotators`: the names of those who voted, where rows have several votes.
+    - `places`: where these are some of the rows of a table: the number of each there, which decisions carry.
+      `earlier`: what was decided of all rows of that table (row, id, decision, label), if `before` has less.
     - `steps`: what to do now. `title`: the head of the page; `run`: for its foot.
     - `show_rows`: False leaves out all that is about single rows, for pages that are shared outside.
 
@@ -109,7 +113,9 @@ def write_report(
     """
     names = [str(label) for label in labels]
     called = None if ids is None else list(ids)
-    rows = Rows(cleaned, names, given, called, groups, group_of, images, frame, id_name, features, before)
+    rows = Rows(
+        cleaned, names, given, called, groups, group_of, images, frame, id_name, features, before, places, earlier
+    )
     body = {
         "title": title,
         "steps": _possible(steps, cleaned),
@@ -145,7 +151,8 @@ def _page(rows: Rows, body: dict[str, Any], run: Run, most: int) -> bytes:
 def _workbench(rows: Rows, run: Run) -> dict[str, Any]:
     """What the script of the page cannot read from its tables: the classes, and what was decided before."""
     decided = [] if rows.before is None else np.flatnonzero(rows.before >= 0).tolist()
-    return {"digest": run.digest, "labels": list(rows.labels), "decided": [_earlier(rows, row) for row in decided]}
+    earlier = [_earlier(rows, row) for row in decided] if rows.earlier is None else list(rows.earlier)
+    return {"digest": run.digest, "labels": list(rows.labels), "decided": earlier}
 
 
 def _earlier(rows: Rows, row: int) -> dict[str, Any]:
@@ -153,7 +160,7 @@ def _earlier(rows: Rows, row: int) -> dict[str, Any]:
     assert rows.before is not None
     kept = rows.before[row] == rows.given[row]
     label = rows.labels[rows.given[row]]
-    return {"row": row, "id": rows.called(row), "decision": "keep" if kept else "other", "label": label}
+    return {"row": rows.place(row), "id": rows.called(row), "decision": "keep" if kept else "other", "label": label}
 
 
 def _copy(rows: Rows, first: int, second: int, exact: bool) -> dict[str, Any]:

@@ -6,6 +6,7 @@ from os import PathLike
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
+from jaxtyping import Int
 
 from proxbi.cleaning.inputs.features import Use
 from proxbi.cleaning.inputs.prepare import Inputs
@@ -28,6 +29,8 @@ def publish(
     X: Any = None,
     ids: Sequence[Any] | None = None,
     id_name: str = "id",
+    places: Int[np.ndarray, " rows"] | None = None,
+    earlier: Sequence[dict[str, Any]] | None = None,
     title: str,
     run: Run,
     steps: Sequence[Step] = (),
@@ -35,7 +38,8 @@ def publish(
     show_rows: bool = True,
 ) -> None:
     """Write the report to `path`; the columns of `X`, or the images, are shown beside the suspects. `ids` are what the
-    rows are called, and `id_name` is what these are; `unused` are columns that are no features.
+    rows are called, and `id_name` is what these are; `unused` are columns that are no features. `places` are the
+    numbers that the rows have in the table, where they are some of it, and `earlier` are the decisions about it.
     """
     if X is not None and len(X) != inputs.rows:
         raise ValueError(f"X must have the {inputs.rows} rows that were cleaned, got {len(X)}.")
@@ -48,6 +52,8 @@ def publish(
         given=inputs.labels,
         before=inputs.before,
         ids=named,
+        places=None if places is None else np.append(places, np.full(apart, -1)),
+        earlier=earlier,
         id_name=id_name,
         groups=inputs.group_names or None,
         group_of=inputs.groups,

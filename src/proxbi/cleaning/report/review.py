@@ -37,7 +37,9 @@ class Cell(NamedTuple):
 
 
 class Line(NamedTuple):
-    """A row of the table; `given` and `suggested` are what the class filter asks for, and the workbench starts from."""
+    """A row of the table, by its place; `given` and `suggested` are what the class filter asks for, and the workbench
+    starts from.
+    """
 
     row: int
     called: str
@@ -87,7 +89,7 @@ def table(rows: Rows, name: str, chosen: Int[np.ndarray, " chosen"]) -> Table:
     parts = zip(
         chosen, called, given, suggested, _pictures(rows.images, chosen), cells, reasons(rows, chosen), strict=True
     )
-    lines = [Line(int(row), name, int(g), int(s), *rest) for row, name, g, s, *rest in parts]
+    lines = [Line(rows.place(int(row)), name, int(g), int(s), *rest) for row, name, g, s, *rest in parts]
     classes = [(int(c), short(rows.labels[c], LETTERS)) for c in np.union1d(given, suggested)]
     return Table(name, [column for column, _ in columns], lines, classes)
 

@@ -28,10 +28,12 @@ class Rows:
     id_name: str = "id"
     features: Float[np.ndarray, "rows columns"] | None = None
     before: Int[np.ndarray, " rows"] | None = None
+    places: Int[np.ndarray, " rows"] | None = None
+    earlier: Sequence[dict[str, Any]] | None = None
 
     def __post_init__(self) -> None:
         n = len(self.cleaned.weight)
-        for name in ("given", "ids", "group_of", "images", "frame", "features", "before"):
+        for name in ("given", "ids", "group_of", "images", "frame", "features", "before", "places"):
             value = getattr(self, name)
             if value is not None and len(value) != n:
                 raise ValueError(f"{name} must have an entry for each of the {n} rows, and has {len(value)}.")
@@ -46,6 +48,10 @@ class Rows:
     def called(self, row: int) -> str:
         """What a row is called: its id, or its number, from 0."""
         return str(row if self.ids is None else self.ids[row])
+
+    def place(self, row: int) -> int:
+        """What decisions call a row: its number in the file, from 0."""
+        return row if self.places is None else int(self.places[row])
 
 
 def _check_codes(name: str, codes: Int[np.ndarray, " rows"], of: str, names: Sequence[str]) -> None:
