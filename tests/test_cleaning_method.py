@@ -297,10 +297,11 @@ def test_noise_is_seen_in_a_small_table_of_two_classes(rate: float, trusted: int
         assert not flagged.any()
 
 
-def test_the_prior_of_noise_is_that_of_its_fit() -> None:
+def test_what_the_numbers_of_noise_cost() -> None:
     noise = noise_model.no_noise(2, 3)._replace(rate=-0.5, hard=0.5, by_group=np.array([1.5, 0.0]))
-    assert_allclose(noise_model.log_prior(noise), -3 / 2)
-    assert_allclose(noise_model.log_prior(noise_model.plainly(noise)), -2 / 2)  # what plain noise lacks counts nothing
+    assert_allclose(noise_model.price(noise), 3 / 2)
+    assert_allclose(noise_model.price(noise_model.plainly(noise)), 2 / 2)  # what plain noise lacks costs nothing
+    assert_allclose(noise_model.price(noise._replace(by_class=np.array([-6.0, 0.0, 0.0]))), 3 / 2 + 1)
 
 
 def test_the_gradients_of_the_noise_model_are_those_of_its_losses() -> None:

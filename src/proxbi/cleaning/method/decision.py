@@ -210,7 +210,7 @@ def _likelier(found: Decision, scores: Scores, evidence: Evidence, judges: Int[n
     one = calibrate(few, evidence.targets(judges), usual, calibration.VAGUE_SD, calibration.CLASS_SD)
     gain = np.sum(_with_noise(found, scores, evidence)[judges] - calibration.without_noise(one.belief(few), labels))
     unusual = calibration.log_prior(found.calibration, usual) - calibration.log_prior(one, usual)
-    return float(gain) + unusual + noise_model.log_prior(found.noise)
+    return float(gain) + unusual - noise_model.price(found.noise)
 
 
 def _with_noise(found: Decision, scores: Scores, evidence: Evidence) -> Float[np.ndarray, " rows"]:

@@ -194,14 +194,16 @@ def numbers(groups: int, classes: int) -> int:
     return 3 + classes + (groups if groups > 1 else 0)
 
 
-def log_prior(noise: Noise) -> float:
-    """Of its numbers but C, up to a constant: that of numbers at the centres of their priors is 0."""
+def price(noise: Noise) -> float:
+    """Of its numbers, in units of the log-posterior: how far each is from the centre of its prior, but no more than one
+    unit (Akaike). A class without any wrong label is far from all others, and not less believable for it.
+    """
     parts = [(noise.rate, RATE)]
     if len(noise.by_group) > 1:
         parts += [(each, BY_GROUP) for each in noise.by_group]
     if noise.plausible > NEVER:
         parts += [(noise.hard, HARD), (noise.plausible, PLAUSIBLE), *((each, BY_CLASS) for each in noise.by_class)]
-    return -sum(float((value - mean) / spread) ** 2 for value, (mean, spread) in parts) / 2
+    return sum(min(1.0, float((value - mean) / spread) ** 2 / 2) for value, (mean, spread) in parts)
 
 
 def _explain_simply(scores: Scores, labels: Labels, usual: Calibration) -> tuple[Calibration, float]:
