@@ -308,6 +308,14 @@ def test_trusted_rows_that_are_copies_are_a_warning_and_those_that_are_alike_by_
     assert prepare(coarse[10:], Y[10:], X_val=coarse[gold], y_val=Y[gold]).warnings == []
 
 
+def test_copies_of_rows_with_their_labels_are_a_warning_and_rows_that_are_alike_by_chance_are_not():
+    twice = prepare(np.tile(X, (2, 1)), np.tile(Y, 2))
+    assert any("60 of 120 rows are exact copies of others, labels included" in each for each in twice.warnings)
+    assert prepare(np.concatenate([X, X[:2]]), np.concatenate([Y, Y[:2]])).warnings == []  # a few of 62
+    assert prepare(np.sign(X), Y).warnings == []
+    assert prepare(np.tile(X, (2, 1)), np.concatenate([Y, (Y + 1) % 3])).warnings == []  # labelled independently
+
+
 def test_probabilities_are_those_of_all_rows():
     chances = np.eye(3)[Y]
     inputs = prepare(X[10:], Y[10:], X_val=X[:10], y_val=Y[:10], pred_probs=chances[10:])

@@ -8,6 +8,8 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 from numpy.testing import assert_allclose
+from sklearn.datasets import load_breast_cancer
+from sklearn.ensemble import RandomForestClassifier
 from sklearn.linear_model import LogisticRegression
 from tests.mnist import needs_mnist
 
@@ -20,6 +22,7 @@ from proxbi.cleaning.method import (
     kernel,
     label_noise,
     learners,
+    noise_model,
     reweighting,
     ridge,
     samples,
@@ -263,6 +266,42 @@ def test_labels_without_mistakes_are_left_alone(trusted: int) -> None:
     found = decision.decide(scores, known, draw)
     assert not found.noisy
     assert np.mean(found.verdict(scores, known.labels).quality < 0.5) < 0.01
+
+
+def learned_scores(features: np.ndarray, given: np.ndarray) -> list[np.ndarray]:
+    """A kernel regression's of each row without it, and a forest's out of bag."""
+    rows = (features - features.mean(axis=0)) / features.std(axis=0)
+    distances = np.square(rows[:, None] - rows[None]).sum(axis=2)
+    inverse = np.linalg.inv(np.exp(-2 * distances / np.median(distances)) + 0.3 * np.eye(len(rows)))
+    targets = np.eye(given.max() + 1)[given]
+    left_out = targets - inverse @ targets / np.diagonal(inverse)[:, None]
+    forest = RandomForestClassifier(100, oob_score=True, random_state=0).fit(features, given)
+    return [left_out, learners.as_scores(forest.oob_decision_function_)]
+
+
+@pytest.mark.parametrize("trusted", [50, 0])
+@pytest.mark.parametrize("rate", [0.0, 0.2, 0.35])
+def test_noise_is_seen_in_a_small_table_of_two_classes(rate: float, trusted: int) -> None:
+    """Belief that is blurred enough explains all labels: only how unusual that is speaks against it."""
+    features, truth = load_breast_cancer(return_X_y=True)
+    draw = np.random.default_rng(5)
+    gold = np.isin(np.arange(len(truth)), draw.permutation(len(truth))[:trusted])
+    given = np.where(~gold & (draw.random(len(truth)) < rate), 1 - truth, truth)
+    scores, known = learned_scores(features, given), evidence(given, gold, classes=2)
+    found = decision.decide(scores, known, draw)
+    assert found.noisy == (rate > 0)
+    flagged = found.verdict(scores, known.labels).quality < 0.5
+    if rate:
+        assert f1(flagged & ~gold, given != truth) > 0.7
+    else:
+        assert not flagged.any()
+
+
+def test_what_the_numbers_of_noise_cost() -> None:
+    noise = noise_model.no_noise(2, 3)._replace(rate=-0.5, hard=0.5, by_group=np.array([1.5, 0.0]))
+    assert_allclose(noise_model.price(noise), 3 / 2)
+    assert_allclose(noise_model.price(noise_model.plainly(noise)), 2 / 2)  # what plain noise lacks costs nothing
+    assert_allclose(noise_model.price(noise._replace(by_class=np.array([-6.0, 0.0, 0.0]))), 3 / 2 + 1)
 
 
 def test_the_gradients_of_the_noise_model_are_those_of_its_losses() -> None:

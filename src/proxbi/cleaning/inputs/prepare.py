@@ -1,7 +1,7 @@
 """What people give the cleaner -> what the method takes."""
 
 import hashlib
-from collections.abc import Hashable
+from collections.abc import Hashable, Iterator
 from dataclasses import dataclass, replace
 from typing import Any, NamedTuple
 
@@ -23,10 +23,12 @@ from proxbi.cleaning.inputs.checks import (
 )
 from proxbi.cleaning.inputs.checks import require_labels as require_labels
 from proxbi.cleaning.inputs.features import Encoder
-from proxbi.cleaning.method.drawing import learned_from
+from proxbi.cleaning.method.drawing import FIT, learned_from
 
 COPIES = 1.5
 """Rows of X that equal a row of X_val, for each of these: more of them, and rows are alike by chance, not copied."""
+MANY_COPIES = 0.05
+"""The share of rows that are copies of others at which it is said."""
 
 
 class Names(NamedTuple):
@@ -145,7 +147,11 @@ def prepare(
     encoder = encoder.fit(X, weight) if whole else _learned(encoder, X, weight, mask, seed, words)
     features, said = _encoded(encoder, X, X_val, words)
     labels = np.append(labels, beside)
-    said += [] if voting is None else ballots.sentences(voting, marked)
+    said += (
+        [*_repeated_rows(features[: min(rows, FIT)], labels[: min(rows, FIT)])]
+        if voting is None
+        else ballots.sentences(voting, marked)
+    )
     return Inputs(
         features=features,
         labels=labels,
@@ -232,6 +238,20 @@ def _copies(features: Float[np.ndarray, "rows width"], apart: Float[np.ndarray, 
     keys = {row.tobytes() for row in apart}
     equal = [key for row in features if (key := row.tobytes()) in keys]
     return len(set(equal)) if len(equal) <= COPIES * len(set(equal)) else 0
+
+
+def _repeated_rows(features: Float[np.ndarray, "rows width"], labels: Int[np.ndarray, " rows"]) -> Iterator[str]:
+    """A warning where many rows are copies of others, labels included: no label is judged without its copies. Rows that
+    are alike by chance, as columns of few values make them, do not all agree.
+    """
+    keys = [row.tobytes() for row in features]
+    distinct, agreeing = len(set(keys)), len(set(zip(keys, labels.tolist(), strict=True)))
+    copies = len(keys) - distinct
+    if distinct == agreeing and copies > MANY_COPIES * len(keys):
+        yield (
+            f"{copies:,} of {len(keys):,} rows are exact copies of others, labels included: they vouch for one "
+            "another, and mistakes among them are not seen. Leave copies out, unless they were labelled independently."
+        )
 
 
 def _classes_without_trust(trusted: Int[np.ndarray, " trusted"], classes: np.ndarray) -> list[str]:

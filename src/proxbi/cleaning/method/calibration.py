@@ -138,6 +138,11 @@ def uncertainty(
     return np.linalg.inv(information + np.diag(_spread(calibration, SHARPNESS_SD, FIXED_SD) ** -2.0))
 
 
+def log_prior(calibration: Calibration, usual: Calibration) -> float:
+    """Of the sharpness, up to a constant: much blur, which explains any labels, is unusual."""
+    return -float(np.sum((calibration.sharpness - usual.sharpness) ** 2)) / (2 * VAGUE_SD**2)
+
+
 def moved(calibration: Calibration, by: Float[np.ndarray, " numbers"]) -> Calibration:
     """The calibration with something added to all of its numbers."""
     return _unpacked(np.concatenate(calibration) + by, len(calibration.sharpness))

@@ -4,21 +4,24 @@ r"""From the scores of learners to the quality of every label, with what is not 
 is the simplest explanation, and kept unless there is a sign against it:
 
 - a row that a person decided, against its label;
-- the control group: under it, trusted labels are likelier than the others by more than `CLEARLY` standard errors,
-  though both were judged alike, each by fits without it. Likelier than is expected of rows as hard as these: trusted
-  rows may have been picked because they are hard. The standard error is that of no noise, where both are of one kind: a
-  few trusted rows among which the rare surprise is missing would seem far surer of themselves than they are;
-- the likelihood: with noise it is higher, by half as many units as the noise has numbers times the logarithm of the
-  rows (Bayes);
-- a weaker sign of both kinds: trusted labels are likelier by `PROBABLY` standard errors, and all labels with noise. Few
-  wrong labels among many that are plain to see give no more.
+- one number more: the same belief, with labels that are wrong at one rate in no particular way, is likelier by more
+  than `LIKELIER`. The priors count, also that of how blurred a belief usually is: belief that is blurred enough
+  explains any labels, such as those of two classes of which two in five are exchanged;
+- the control group: under belief without noise, trusted labels are likelier than the others by more than `CLEARLY`
+  standard errors, though both were judged alike, each by fits without it. Likelier than is expected of rows as hard as
+  these: trusted rows may have been picked because they are hard. The standard error is that of no noise, where both are
+  of one kind: a few trusted rows among which the rare surprise is missing would seem far surer of themselves than they
+  are;
+- all labels together: trusted ones without noise and the others with it, by a belief that is found on the trusted ones,
+  are likelier by more than `LIKELIER` than all without noise by one belief. The priors of all numbers count.
 
-Without a control group it is enough that noise raises the log-likelihood by as much as it has numbers (Akaike).
+Without a control group noise of many numbers must instead raise the log-likelihood by as much as it has numbers
+(Akaike): hard classes that are given for one another look like it.
 
 **Decided rows** were picked, mostly where label and belief are about as likely. Beliefs that are too sure there need
 not be so elsewhere, and a calibration that has no more than these rows to go by may be vague enough to explain all
 wrong labels away. So it is dropped for the one by labels alone if that explains all that was seen, the labels of all
-rows and the classes decided on, clearly better, by as many units as are a sign of noise.
+rows and the classes decided on, better by half as many units as the noise has numbers times the logarithm of the rows.
 
 **Twice.** Quality is found, the kernel regression fitted again with it as weights, and all is done once more with its
 new scores. Without trusted rows the noise stays as it was found the first time: labels that had a part in the weights
@@ -39,8 +42,10 @@ from proxbi.cleaning.method import calibration, noise_model
 from proxbi.cleaning.method.calibration import TINY, Calibration, Labels, Scores, calibrate
 from proxbi.cleaning.method.noise_model import Noise
 
-CLEARLY, PROBABLY = 1.5, 0.75
-"""Standard errors: one of fifteen control groups is so much likelier by chance, and one of four."""
+CLEARLY = 2.0
+"""Standard errors: one of forty control groups is so much likelier by chance."""
+LIKELIER = 2.0
+"""Units of the log-posterior: odds of seven."""
 ENOUGH = 2500
 """Rows without trust that the calibration is found on, by alternation."""
 DRAWS, DRAWN = 16, 1000
@@ -118,10 +123,10 @@ def decide(scores: Scores, evidence: Evidence, draw: np.random.Generator) -> Dec
     belief = sharp.belief(_take(scores, labelled))
     offset = _offset(noise, sharp, scores, evidence)
     covariance = calibration.uncertainty(sharp, _take(scores, sure), labels.repeats[sure], offset)
-    noise = noise_model.simplest(noise, belief, labels.take(labelled))
     found = Decision(sharp, noise, True, covariance, sharp)
-    if _is_noisy(found, blurred, scores, evidence):
-        return found
+    judges = np.sort(np.concatenate([some, sure]))
+    if explained.plainly_likelier > LIKELIER or _is_noisy(found, blurred, scores, evidence, judges):
+        return found._replace(noise=noise_model.simplest(noise, belief, labels.take(labelled)))
     little = noise_model.no_noise(evidence.groups, evidence.classes)
     little = noise_model.fit_near(little, blurred.belief(scores)[doubtful], labels.take(doubtful))
     return found._replace(calibration=blurred, noise=little, noisy=False)
@@ -219,23 +224,44 @@ def other_qualities(
     return np.stack(qualities)
 
 
-def _is_noisy(found: Decision, blurred: Calibration, scores: Scores, evidence: Evidence) -> bool:
-    """Whether a sign speaks against the simplest explanation."""
-    labels, trusted, control = evidence.labels, evidence.trusted, evidence.trusted & ~evidence.decided
+def _is_noisy(
+    found: Decision, blurred: Calibration, scores: Scores, evidence: Evidence, judges: Int[np.ndarray, " judges"]
+) -> bool:
+    """Whether a sign speaks against the simplest explanation; `judges` are the rows that judge explanations."""
+    labels, control = evidence.labels, evidence.trusted & ~evidence.decided
     if np.any(labels.truth != labels.given):
         return True
-    simple = calibration.without_noise(blurred.belief(scores), labels)
-    belief = found.calibration.belief(scores)
-    verdict = noise_model.judge(found.noise, belief, labels)
-    noisy = labels.repeats * np.log(verdict.likelihood)
-    noisy[trusted] = calibration.without_noise(belief, labels)[trusted]
-    gain, numbers = float(np.sum(noisy - simple)), noise_model.numbers(evidence.groups, evidence.classes)
     if not control.any():
-        return gain > numbers
-    surprise = simple - labels.repeats * _expected(blurred.belief(scores))
-    apart = _apart(surprise[control], surprise[~trusted])
-    by_itself = gain > _clear_gain(evidence)
-    return bool(apart > CLEARLY or by_itself or (gain > 0 and apart > PROBABLY))
+        simple = calibration.without_noise(blurred.belief(scores), labels)
+        gain = float(np.sum(_with_noise(found, scores, evidence) - simple))
+        return gain > noise_model.numbers(evidence.groups, evidence.classes)
+    return _apart_by(blurred, scores, evidence) > CLEARLY or _likelier(found, scores, evidence, judges) > LIKELIER
+
+
+def _likelier(found: Decision, scores: Scores, evidence: Evidence, judges: Int[np.ndarray, " judges"]) -> float:
+    """By how many units the log-posterior of what was found is above that of one belief, without noise, for all rows:
+    those that are trusted and those that are not.
+    """
+    few, labels = _take(scores, judges), evidence.labels.take(judges)
+    usual = evidence.usual
+    one = calibrate(few, evidence.targets(judges), usual, calibration.VAGUE_SD, calibration.CLASS_SD)
+    gain = np.sum(_with_noise(found, scores, evidence)[judges] - calibration.without_noise(one.belief(few), labels))
+    unusual = calibration.log_prior(found.calibration, usual) - calibration.log_prior(one, usual)
+    return float(gain) + unusual - noise_model.price(found.noise)
+
+
+def _with_noise(found: Decision, scores: Scores, evidence: Evidence) -> Float[np.ndarray, " rows"]:
+    """The log-likelihood of each label; trusted ones have no noise."""
+    labels, belief = evidence.labels, found.calibration.belief(scores)
+    likely = labels.repeats * np.log(noise_model.judge(found.noise, belief, labels).likelihood)
+    return np.where(evidence.trusted, calibration.without_noise(belief, labels), likely)
+
+
+def _apart_by(blurred: Calibration, scores: Scores, evidence: Evidence) -> float:
+    """By how many standard errors the control group is likelier than the other rows, beyond what is expected of it."""
+    belief, labels = blurred.belief(scores), evidence.labels
+    surprise = calibration.without_noise(belief, labels) - labels.repeats * _expected(belief)
+    return _apart(surprise[evidence.trusted & ~evidence.decided], surprise[~evidence.trusted])
 
 
 def _apart(few: Float[np.ndarray, " few"], many: Float[np.ndarray, " many"]) -> float:

@@ -34,7 +34,7 @@ from typing import NamedTuple
 
 import numpy as np
 from jaxtyping import Float
-from scipy.optimize import minimize
+from scipy.optimize import OptimizeResult, minimize
 from scipy.special import expit
 
 from proxbi.cleaning.method.calibration import (
@@ -86,6 +86,8 @@ class Explained(NamedTuple):
     halfway: Calibration
     """Between this and what noise in no particular way makes of it: the centre of the prior for trusted rows."""
     noise: Noise
+    plainly_likelier: float
+    """By how many units noise in no particular way raises the log-posterior of the same belief without noise."""
 
 
 class Verdict(NamedTuple):
@@ -162,7 +164,7 @@ def explain(scores: Scores, labels: Labels, groups: int, usual: Calibration, blu
     """What noisy labels alone say; `usual` is what is expected of such scores, and `blurred` what these labels say if
     none is wrong.
     """
-    centre = _explain_simply(scores, labels, usual)
+    centre, plainly_likelier = _explain_simply(scores, labels, usual)
     now, noise = centre._replace(sharpness=centre.sharpness + np.log(SHARPER)), None
     least = without_noise(blurred.belief(scores), labels).sum() + numbers(groups, len(usual.bias))
     for done in range(MOST_ROUNDS):
@@ -174,7 +176,7 @@ def explain(scores: Scores, labels: Labels, groups: int, usual: Calibration, blu
         now = calibrate(scores, true_classes(verdict, labels), centre, VAGUE_SD, start=now)
     assert noise is not None
     halfway = now._replace(sharpness=(now.sharpness + centre.sharpness) / 2)
-    return Explained(now, halfway, noise)
+    return Explained(now, halfway, noise, plainly_likelier)
 
 
 def offset_of(noise: Noise, belief: Float[np.ndarray, "rows classes"], labels: Labels) -> Offset:
@@ -192,8 +194,23 @@ def numbers(groups: int, classes: int) -> int:
     return 3 + classes + (groups if groups > 1 else 0)
 
 
-def _explain_simply(scores: Scores, labels: Labels, usual: Calibration) -> Calibration:
-    """The calibration, without biases, by noisy labels that are all wrong at one rate r, and uniform where they are."""
+def price(noise: Noise) -> float:
+    """Of its numbers, in units of the log-posterior: how far each is from the centre of its prior, but no more than one
+    unit (Akaike). A class without any wrong label is far from all others, and not less believable for it.
+    """
+    parts = [(noise.rate, RATE)]
+    if len(noise.by_group) > 1:
+        parts += [(each, BY_GROUP) for each in noise.by_group]
+    if noise.plausible > NEVER:
+        parts += [(noise.hard, HARD), (noise.plausible, PLAUSIBLE), *((each, BY_CLASS) for each in noise.by_class)]
+    return sum(min(1.0, float((value - mean) / spread) ** 2 / 2) for value, (mean, spread) in parts)
+
+
+def _explain_simply(scores: Scores, labels: Labels, usual: Calibration) -> tuple[Calibration, float]:
+    """The calibration, without biases, by noisy labels that are all wrong at one rate r, and uniform where they are.
+
+    And by how many units its log-posterior is above that of the best one with r = 0.
+    """
     rows, classes, learners = np.arange(len(labels.given)), len(usual.bias), len(scores)
 
     def loss(x: np.ndarray) -> tuple[float, np.ndarray]:
@@ -211,11 +228,14 @@ def _explain_simply(scores: Scores, labels: Labels, usual: Calibration) -> Calib
         return value, far / spread - np.array([*by_log, by_rate])
 
     centre, spread = np.append(usual.sharpness, RATE[0]), np.append(np.full(learners, VAGUE_SD), RATE[1])
-    tried = [
-        minimize(loss, np.append(usual.sharpness, rate), jac=True, method="L-BFGS-B", options={"maxiter": NEWTON_STEPS})
-        for rate in RATES
-    ]
-    return usual._replace(sharpness=min(tried, key=lambda one: one.fun).x[:learners])
+
+    def best_from(rate: float, least: float, most: float) -> OptimizeResult:
+        x0, bounds = np.append(usual.sharpness, rate), [(-np.inf, np.inf)] * learners + [(least, most)]
+        return minimize(loss, x0, jac=True, method="L-BFGS-B", bounds=bounds, options={"maxiter": NEWTON_STEPS})
+
+    noisy = min((best_from(rate, -np.inf, np.inf) for rate in RATES), key=lambda one: one.fun)
+    never = best_from(NEVER, NEVER, NEVER).fun - ((NEVER - RATE[0]) / RATE[1]) ** 2 / 2  # no rate has no prior
+    return usual._replace(sharpness=noisy.x[:learners]), float(never - noisy.fun)
 
 
 def true_classes(verdict: Verdict, labels: Labels) -> Float[np.ndarray, "rows classes"]:
