@@ -12,7 +12,6 @@ they estimate these. The prox leaves s = (x - b D_x - x+) / b in dh(x+).
 """
 
 from abc import abstractmethod
-from dataclasses import replace
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
 import equinox as eqx

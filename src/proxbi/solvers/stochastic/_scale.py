@@ -153,7 +153,7 @@ class Scale(NamedTuple):
 
 
 def _first(x: PyTree, directions: PyTree) -> Scalar:
-    """The step size that would have moved x by its reach along this sum of directions; 0, to wait on, where that is 0."""
+    """The step size that would have moved x by its reach along these directions; 0, to wait on, where they are 0."""
     return ratio(_REACH * radius_at(x), _tree.norm(directions))
 
 
