@@ -1,4 +1,4 @@
-"""Peers of the benchmark against the updates of their papers, by hand, on rows that are alike: batches have no noise."""
+"""Peers of the benchmark against the updates of their papers, by hand, on equal rows: batches have no noise."""
 
 from collections.abc import Callable
 
