@@ -23,7 +23,7 @@ from proxbi.datasets import mnist
 
 CLASSES, SIDE, BATCH = 10, 28, 64
 RIDGE, BOUND = 1e-4, 4.0
-STEP_SIZE, ADJOINT_STEP, DAMPING = 3000.0, 0.03, 1.0  # of x, of v, and added to g_yy, which is not positive definite
+DAMPING = 1.0  # added to g_yy, which is not positive definite
 ADAM = optax.adam(1e-3)
 
 
@@ -121,17 +121,17 @@ def main() -> None:
         print(f"{name:20} {found[name]:.4f}   {time.perf_counter() - begun:.0f} s", flush=True)
 
     problem = Problem(upper, lower, Box(-BOUND, BOUND), Rows(**levels, classes=CLASSES))
-    options: dict[str, Any] = {"damping": DAMPING, "optimizer": ADAM, "batch": BATCH, "average": 0.0}
-    solver = ProxSOBA(STEP_SIZE, ADJOINT_STEP, certificate_rows=asked.rows, **options)
+    solver = ProxSOBA(damping=DAMPING, optimizer=ADAM, batch=BATCH, certificate_rows=asked.rows)
     begun = time.perf_counter()
 
     def look(row: dict[str, Any], snapshot: Any) -> None:
         x, y = np.asarray(snapshot.state.x), snapshot.state.y
-        low, bad = x < 0, wrong[: asked.rows]
+        low, bad, scale = x < 0, wrong[: asked.rows], snapshot.state.scale
         held = float(accuracy(y, levels["upper"]["z"], levels["upper"]["t"]))
         print(
             f"  {row['step']:6d} test {float(accuracy(y, *test)):.4f}, trusted {held:.4f}, weights below half: "
-            f"{np.mean(low[bad]):.0%} of wrong, {np.mean(low[~bad]):.0%} of right labels",
+            f"{np.mean(low[bad]):.0%} of wrong, {np.mean(low[~bad]):.0%} of right labels, "
+            f"step sizes {float(scale.outer):.0f} and {float(scale.adjoint):.3f}",
             flush=True,
         )
 

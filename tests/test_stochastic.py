@@ -10,6 +10,8 @@ import jax.numpy as jnp
 import numpy as np
 import optax
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
 from proxbi import (
     AID,
@@ -31,6 +33,8 @@ from proxbi import (
 )
 from proxbi.solvers import OnBatches
 from proxbi.solvers.stochastic._base import Draws
+from proxbi.solvers.stochastic._scale import Path as Way
+from proxbi.solvers.stochastic._scale import Scale
 
 # f = mean |y - t_j|^2 / 2 and g = mean over rows of (y - x + s_i)' diag(a_i) (y - x + s_i) / 2: with A = mean a_i and
 # c = mean(a_i s_i) / A, y* = x - c and Phi = |x - c - mean t|^2 / 2 + const.
@@ -117,22 +121,56 @@ def test_steps_of_y_shorten_where_the_lower_level_becomes_stiffer() -> None:
     np.testing.assert_allclose(result.y, np.mean(LOWER["s"], axis=0), atol=1e-6)
 
 
+ADJUSTED = jax.jit(lambda scale, x, d, used, number: scale.adjusted(x, d, used, number))
+
+
+@settings(max_examples=30)
+@given(angle=st.floats(0, np.pi), size=st.floats(1e-6, 1e6), ceiling=st.floats(0.5, 4))
+def test_the_step_of_x_grows_by_the_cosine_of_two_ways(angle: float, size: float, ceiling: float) -> None:
+    """Twice as long where x went on, half as long where it came back, as it was where it turned; never past 1 / D."""
+    last = jnp.array([1.0, 0.0])
+    way = size * jnp.array([np.cos(angle), np.sin(angle)])
+    one, least, steps = jnp.array(1.0), jnp.int32(7), 7
+    path = Way(jnp.int32(3), jnp.array(0.5 * (steps - 1)), jnp.zeros(2), last)  # steps were half as long as b
+    before = Scale(one, one, one, jnp.array(ceiling), one, one, least, least, path, None)
+    after = ADJUSTED(before, way, last, jnp.array(0.5), jnp.int32(10))
+    np.testing.assert_allclose(after.outer, min(0.5 * 2 ** np.cos(angle), ceiling), rtol=1e-9)
+    np.testing.assert_array_equal(after.path.last, way)
+    assert ADJUSTED(before, way, last, one, jnp.int32(9)).outer == 1  # the window has not ended
+    slow = before.following(
+        jnp.array(0.01)
+    )  # y and v take 100 steps: the window waits, but not longer than the run was
+    assert ADJUSTED(slow, way, last, one, jnp.int32(10)).outer != 1
+    later = slow._replace(path=path._replace(begun=jnp.int32(1000)))
+    assert ADJUSTED(later, way, last, one, jnp.int32(1399)).outer == 1
+    assert ADJUSTED(later, way, last, one, jnp.int32(1400)).outer != 1
+
+
+def test_a_step_of_x_that_waits_begins_with_its_reach() -> None:
+    """Three tenths of the length of x, along the sum of the directions of the first window."""
+    zero, window, x = jnp.array(0.0), jnp.int32(2), jnp.array([30.0, 40.0])
+    path = Way(jnp.int32(0), zero, x, jnp.zeros(2))
+    waiting = Scale(zero, zero, zero, jnp.array(jnp.inf), zero, jnp.array(1.0), window, window, path, None)
+    for number, direction in enumerate(([1.0, 0.0], [0.0, 2.0]), start=1):
+        waiting = ADJUSTED(waiting, x, jnp.array(direction), zero, jnp.int32(number))
+    np.testing.assert_allclose(waiting.outer, 15 / np.sqrt(5))
+    np.testing.assert_allclose(waiting.path.last, -3 * np.sqrt(5) * np.array([1.0, 2.0]))
+
+
 @pytest.mark.slow
-def test_steps_are_learned_again_as_x_moves() -> None:
-    """Phi = cosh-like: its curvature at x0 is e^4 times that at the minimum."""
+def test_the_step_of_x_is_adjusted_as_the_run_shows() -> None:
+    """Phi = cosh-like: its curvature at x0 is e^4 times that at the minimum, and so is its slope."""
 
     def bent(x: Any, y: Any, batch: Any) -> Any:
         return jnp.mean(jnp.cosh(y - batch["t"]))
 
     problem = Problem(bent, lower, Zero(), Rows(upper={"t": 0.1 * UPPER["t"]}, lower=LOWER))
-    x0 = jnp.full(3, 4.0)
-    fixed, moving = (
-        minimize(problem, x0, x0, ProxSABA(batch=BATCH, relearn=relearn), steps=2000, every=500)
-        for relearn in (False, True)
-    )
-    assert moving.state.state.scale.outer > 3 * fixed.state.state.scale.outer
-    assert moving.state.state.scale.until > 2000
-    assert moving.stationarity < 1e-6
+    x0, solver = jnp.full(3, 4.0), ProxSABA(batch=BATCH)
+    short = minimize(problem, x0, x0, solver, steps=64, every=64, throw=False)  # 32 of them x waits
+    first = short.state.state.scale.outer
+    result = minimize(problem, x0, x0, solver, steps=2000, every=500)
+    assert result.state.state.scale.outer > 3 * first
+    assert result.stationarity < 1e-6
 
 
 @pytest.mark.slow
@@ -201,6 +239,33 @@ def test_rows_and_products_may_have_half_precision() -> None:
     result = minimize(problem, start, start, solver, steps=400)
     assert {leaf.dtype for leaf in (result.x, result.y, result.state.state.v)} == {jnp.dtype(jnp.float32)}
     np.testing.assert_allclose(result.x, truth, atol=0.05)
+
+
+@pytest.mark.slow
+def test_a_network_s_steps_are_found() -> None:
+    """An optimizer moves y, no step size is given: x waits for a window, begins, and the weights find wrong rows."""
+    wrong = np.arange(ROWS) < ROWS // 3
+    z = DRAW.normal(size=(ROWS, 3))
+    t = np.sign(z[:, 0]) * np.where(wrong, -1, 1)
+    rows = {"z": jnp.asarray(z), "t": jnp.asarray(t)}
+    trusted = DRAW.normal(size=(64, 3))
+
+    def loss(y: Any, batch: Any) -> Any:
+        return jax.nn.softplus(-batch["t"] * (jnp.tanh(batch["z"] @ y["in"]) @ y["out"]))
+
+    def fit(x: Any, y: Any, batch: Any) -> Any:
+        return jnp.mean(jax.nn.sigmoid(x[batch.index]) * loss(y, batch))
+
+    def judge(x: Any, y: Any, batch: Any) -> Any:
+        return jnp.mean(loss(y, batch))
+
+    data = Rows(upper={"z": jnp.asarray(trusted), "t": jnp.asarray(np.sign(trusted[:, 0]))}, lower=rows)
+    y0 = {"in": jnp.asarray(DRAW.normal(size=(3, 8))), "out": jnp.asarray(DRAW.normal(size=8) / 3)}
+    solver = ProxSOBA(optimizer=SGD, damping=0.1, batch=BATCH, certificate_rows=ROWS)
+    result = minimize(Problem(judge, fit, Zero(), data), jnp.zeros(ROWS), y0, solver, steps=600, every=600, throw=False)
+    x = np.asarray(result.x)
+    assert np.mean(x[wrong] < 0) > 0.8
+    assert np.mean(x[~wrong] < 0) < 0.2
 
 
 # --- an entry of x for each row ---------------------------------------------------------------------------------------

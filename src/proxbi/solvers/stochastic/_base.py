@@ -12,7 +12,6 @@ they estimate these. The prox leaves s = (x - b D_x - x+) / b in dh(x+).
 """
 
 from abc import abstractmethod
-from dataclasses import replace
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
 import equinox as eqx
@@ -205,7 +204,7 @@ class SingleLoop(Linear):
     """Subclasses estimate the five means: `remembered` makes what they remember, `estimate` the means."""
 
     step_size: _check.Number = eqx.field(converter=_check.optional_float, default=None)
-    """b; None: learned at the start."""
+    """b; None: learned at the start, and adjusted."""
     lower_step_size: _check.Number = eqx.field(converter=_check.optional_float, default=None)
     """a; None: learned at the start."""
     damping: _check.Number = eqx.field(converter=_check.as_float, default=0.0, kw_only=True)
@@ -215,7 +214,7 @@ class SingleLoop(Linear):
     optimizer: "optax.GradientTransformation | None" = eqx.field(static=True, default=None, kw_only=True)
     """Of optax, for y; None: plain steps of `lower_step_size`."""
     relearn: bool = eqx.field(static=True, default=True, kw_only=True)
-    """Whether step sizes that are not given are learned again as x moves. Under `vmap` every step would do that:
+    """Whether curvatures that bound step sizes are looked at again as x moves. Under `vmap` every step would do that:
     `minimize_many` and `sweep` switch it off."""
 
     def __check_init__(self) -> None:
@@ -223,9 +222,6 @@ class SingleLoop(Linear):
             if getattr(self, name) is not None:
                 _check.positive(name, getattr(self, name))
         _check.non_negative("damping", self.damping)
-
-    def under_vmap(self) -> "SingleLoop":
-        return replace(self, relearn=False)  # a `cond` would take both branches, in each step
 
     @property
     def momentum(self) -> Any:
@@ -242,11 +238,8 @@ class SingleLoop(Linear):
 
     def init(self, problem: Problem, x: PyTree, y: PyTree) -> LoopState:
         require_smooth(problem, type(self).__name__, "the default solver")
-        v, counts = _tree.zeros_like(y), jax.tree.map(jnp.int32, Counts())
-        if self._learns_as_it_goes(problem):
-            scale = _scale.unknown(x)
-        else:
-            scale, counts = _scale.learned(self, problem, x, y)
+        v = _tree.zeros_like(y)
+        scale, counts = _scale.learned(self, problem, x, y)
         optimizer = None if self.optimizer is None else self.optimizer.init(y)
         memory, zero = self.remembered(problem, x, y, v), _tree.zeros_like(x)
         return LoopState(x, y, v, zero, zero, memory, optimizer, scale, Draws.first(), Owed(counts))
@@ -258,18 +251,22 @@ class SingleLoop(Linear):
         adjoint = _tree.axpy(self.damping, state.v, _tree.subtract(product, f_y))
         direction = self._averaged(state, _tree.subtract(f_x, cross))
         stiffness = ratio(_tree.norm(product), _tree.norm(state.v))
-        rates = self._rates(state).within(_tree.norm(direction)).no_stiffer_than(stiffness / self.caution)
+        met = ratio(_tree.dot(state.v, product), _tree.dot(state.v, state.v), otherwise=float("inf"))
+        fading = self._fading(state)
+        rates = state.scale.faded(fading).within(_tree.norm(direction)).no_stiffer_than(stiffness / self.caution)
         forward = _tree.axpy(-rates.outer, direction, state.x)
-        x = problem.regularizer.prox(forward, rates.outer)
+        waits, step = rates.outer == 0, jnp.where(rates.outer == 0, 1, rates.outer)
+        x = _tree.where(waits, state.x, problem.regularizer.prox(forward, step))
         y, optimizer = self._lower_step(state, g_y, rates.lower)
         moved = state._replace(
             x=x,
             y=y,
             v=_tree.axpy(-rates.adjoint, adjoint, state.v),
-            subgradient=_tree.scale(1 / rates.outer, _tree.subtract(forward, x)),
+            subgradient=_tree.scale(1 / step, _tree.subtract(forward, x)),
             average=direction,
             memory=memory,
             optimizer=optimizer,
+            scale=state.scale.following(met).adjusted(x, direction, rates.outer / fading, state.draws.number + 1),
             draws=state.draws.next(),
             owed=state.owed.paid(),
         )
@@ -310,39 +307,33 @@ class SingleLoop(Linear):
         keep = jnp.where(state.draws.number == 0, 0.0, self.momentum)
         return _tree.axpy(keep, _tree.subtract(state.average, direction), direction)
 
-    def _learns_as_it_goes(self, problem: Problem) -> bool:
-        """Whether there is something to learn, and rows to learn it from in any step."""
+    def _looks_again(self, problem: Problem) -> bool:
+        """Whether there are rows to learn from in any step."""
         on_device = isinstance(problem.data, Rows) and all(
             isinstance(getattr(problem.data, level), ArrayRows) for level in LEVELS
         )
-        return self.relearn and on_device and (self.step_size is None or self.lower_step_size is None)
+        return self.relearn and on_device
 
     def _scaled(self, problem: Problem, state: LoopState) -> tuple[LoopState, Counts]:
-        """With step sizes learned again where it is time to, and what that cost."""
-        none = jax.tree.map(jnp.int32, Counts())
-        if not self._learns_as_it_goes(problem):
+        """With bounds on step sizes looked at again where x has gone far, and what that cost."""
+        none, scale = jax.tree.map(jnp.int32, Counts()), state.scale
+        point, number = (state.x, state.y, state.v), state.draws.number
+        if scale.looked is None or not self._looks_again(problem):
             return state, none
-        number, point, scale = state.draws.number, (state.x, state.y, state.v), state.scale
-        gone = _tree.norm(_tree.subtract(state.x, scale.place)) > _scale.radius_at(state.x)
-        kept = self.lower_step_size is not None  # given steps are not shortened
-        due = jnp.where(number >= scale.until, 2, jnp.where(gone & ~jnp.asarray(kept), 1, 0))
-        scale, cost = jax.lax.switch(
-            due,
-            [
-                lambda: (scale, none),
-                lambda: _scale.shortened(self, problem, scale, state.x, state.y),
-                lambda: _scale.learned(self, problem, *point, number),
-            ],
+        gone = _tree.norm(_tree.subtract(state.x, scale.looked.place)) > _scale.radius_at(state.x)
+        scale, cost = jax.lax.cond(
+            gone & (number >= scale.looked.until),
+            lambda: _scale.looked_at(self, problem, scale, point, number),
+            lambda: (scale, none),
         )
         return state._replace(scale=scale), cost
 
-    def _rates(self, state: LoopState) -> _scale.Scale:
+    def _fading(self, state: LoopState) -> Scalar:
+        """The part of the step sizes that is left."""
         if self.half_life is None:
-            return state.scale
+            return jnp.ones_like(state.scale.outer)
         half_life = jnp.asarray(self.half_life, state.scale.outer.dtype)
-        faded = 1 / jnp.sqrt(1 + 3 * state.draws.number.astype(half_life.dtype) / half_life)  # a half at t = half_life
-        a, v, b = (faded * size for size in state.scale[:3])
-        return state.scale._replace(lower=a, adjoint=v, outer=b)
+        return 1 / jnp.sqrt(1 + 3 * state.draws.number.astype(half_life.dtype) / half_life)  # a half at t = half_life
 
     def _lower_step(self, state: LoopState, g_y: PyTree, rate: Scalar) -> tuple[PyTree, PyTree]:
         if self.optimizer is None:

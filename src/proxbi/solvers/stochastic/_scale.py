@@ -1,32 +1,41 @@
-r"""Step sizes from a few batches, where none are given; learned at the start, and again as x moves.
+r"""Step sizes where none are given: two bounds from curvatures, and one number that the run itself adjusts.
 
-**y and v.** A step along the gradient of a batch is stable up to 2 / L, L the largest curvature of that batch. Power
-iterations on g_yy of a few batches give the largest one met: a = 1 / L.
+**Bounds, from batches.** A step along the gradient of a batch is stable up to 2 over the largest curvature of that
+batch. Power iterations on a few batches give L, the largest curvature of g in y on any of them, and D, that of
+d = f_x - g_xy v in x while y and v stay. With `caution` = 1, or 1/3 for SAGA's tables,
 
-**x.** The curvature of Phi on those batches together has two parts. The direct one, D, is that of d = f_x - g_xy v in x
-while y and v stay: a step of 1 / D would be stable. The other, C, is what the change of y and v with x adds. They
-follow at the rate r = a m, with m the curvature that the adjoint equation meets, <v, g_yy v> / <v, v>. For small steps
-b and D = 0 the three are close to
+    a = caution / L   for y and v,          b <= caution / D   for x.
 
-    x' = -b C v,    v' = r (y - v),    y' = r (x - y),     with the characteristic polynomial  s (s + r)^2 + b C r^2,
+Both are measured again where x has gone as far as l, a tenth of its length: g may become more curved (penalties e^x
+that noise drives up). Measuring costs at most one row in `_PAYS`. In between, y and v that grow along an eigenvector
+turn v into that direction, and |g_yy v| / |v|, which each step computes, is the curvature there: a is at most its
+inverse.
 
-stable for b C < 2 r, and without oscillation up to b C = 4 r / 27. As C, from a few rows, is rather too large, and
-where it acts alone some oscillation does no harm, b = 1 / (2 (D + C / r)): half of what D alone allows, and a quarter
-of what C alone does. D and C are found by power iterations on differences of d and of the hypergradient. Beyond the way
-l that they were measured on nothing is known about them. No step is longer than sqrt(r) l: with steps of l, y and v are
-left behind where g changes with x (penalties e^x ran away upwards); with r l, by which x goes no further than l in the
-time 1 / r that they take to follow, hyper-cleaning took twice as long.
+**How far x goes.** y and v follow x late, and what was measured on batches (tables, differences, averages) was measured
+at earlier x: for as long as the horizon H, an epoch. So x goes no further than `_REACH` l in H steps; no single step is
+longer than `_REACH` l / H. Where x has an entry for each row, the steps of an epoch move different entries, and the
+bound is `_REACH` l / sqrt(H). Of small data an epoch ends before y and v have followed, at the rate r = a m, with m the
+curvature that v meets in each step, <v, g_yy v> / <v, v>. H is at least 1 / sqrt(r); 1 / r is too cautious, as the
+flattest directions alone are so slow (in hyper-cleaning of MNIST 1 / r is 35 epochs, all that a run needs).
 
-**As x moves**, g may become more curved than it was where a was learned: with penalties e^x that noise drives up, y and
-v oscillate, which drives them up further, without end. So L is looked at again whenever x has gone as far as l, and
-where a falls, b falls with it. In between, y and v that grow along an eigenvector turn v into that direction, and
-|g_yy v| / |v|, which each step computes, is the curvature there: a is at most its inverse.
+**The first b.** Before y and v have followed, directions of x mean little. So x waits for H steps, and the first b is
+the one that would have moved it by `_REACH` l along their directions. Nothing is solved for, so that this serves
+networks and rows on the host too.
 
-**Entries of x for each row.** If each row has an entry of its own, the curvature of Phi on n of N rows is N / n times
-that on all rows, as each row's weight in the mean is: b is multiplied by N / n.
+**b is adjusted by what the run shows.** Let S be the way of x over a window of w steps that ends in x, and S' that over
+the next. By the sum of directions Delta, S = -b Delta, and S' is about -b w grad Phi(x), so that
 
-**Again.** Curvatures are those at one x. They are learned again once the run is twice as long, and has cost `_PAYS`
-times what learning did: a run of T steps learns about log2(T) times, for a small part of its rows.
+    d Phi(x) / d log b = -b <grad Phi(x), Delta> = <grad Phi(x), S> ~ -<S', S> / (b w) :
+
+a longer step would have gained where <S, S'> > 0, a shorter one where it is negative; exact line searches end with
+<S, S'> = 0. After each window b becomes 2^cos(S, S') times the mean step size that the bounds let through. What is slow
+keeps its direction and makes b grow, what oscillates makes it shrink, and in balance both decay at one rate. Where
+noise is all, S and S' are independent or, as x is pulled back, opposed: b shrinks, as it should (Pflug's test). This is
+hypergradient descent on log b (Almeida et al. 1998; Baydin et al. 2018), with windows in the place of steps.
+
+A window must average the noise, which tables remember for an epoch: a quarter of H, or all of it where x has an entry
+for each row, as each moves once in an epoch. And it should outlast the lag, `_TURNS` / r steps. As r is a guess, and a
+run may be shorter than that, a window is no longer than the run was before it.
 """
 
 from typing import TYPE_CHECKING, Any, NamedTuple
@@ -37,38 +46,71 @@ from jaxtyping import Array, Int, PyTree
 
 from proxbi import _tree
 from proxbi._tree import Scalar
-from proxbi.hypergradient import AID
-from proxbi.linear import CG
-from proxbi.lower import AcceleratedGradient
+from proxbi.hypergradient._controlled import ratio
 from proxbi.problem import Counts, Problem, on_batches
 from proxbi.rows import ArrayRows, Batch, Rows, Sampling
 
 if TYPE_CHECKING:
     from proxbi.solvers.stochastic._base import OnBatches
 
-BATCHES = 8  # that the curvature is learned from
-_POWERS = 10  # iterations: the largest eigenvalue to some percent, where the next one is half of it
-_OUTER_POWERS = 2  # each takes a lower solve
-_CALM = 0.5  # b (D + C / r), as derived above
-_PROBE = 0.1  # length of the way along which C is measured, relative to that of x, or of a vector of ones
-_SOLVE = 1e-2  # accuracy of y and v there: curvatures are wanted to some percent
-_MOST = 200  # gradients, and products
-_PAYS = 5  # rows that steps look at before steps are learned again, in units of those that learning looked at
+BATCHES = 8  # that curvatures are learned from
+_POWERS, _MORE_POWERS = 8, 2  # iterations from a random direction, and from the one found last
+_PAYS = 10  # rows that steps look at before curvatures are measured again, in units of those that measuring took
+_TURNS = 4.0  # windows of 2 to 8 / r did alike on six quadratics, of 1 / r not
+_WINDOW_PART = 0.25  # of the horizon, the shortest window; without it b follows the noise of SAGA
+_PROBE = 0.1  # l, relative to the length of x, or of a vector of ones
+_REACH = 3.0  # l in a horizon: 0.3 of the length of x; the only value tried
+_SHORTEST = 32  # steps of a horizon: in fewer, v does not follow at all
+_LONGEST = 1000  # and where neither tables nor entries for each row need all of an epoch
+_SLOWEST = 1e-4  # r, for windows that end
 _SEED = 0xB5297A4D  # of the batches looked at: they are the same in all runs, which may be resumed
 
 
+class Path(NamedTuple):
+    """Where the window began, and what was seen since."""
+
+    begun: Int[Array, ""]
+    used: Scalar
+    """The sum of step sizes, after all bounds."""
+    place: PyTree
+    last: PyTree
+    """The way of x over the window before; while x waits, the sum of directions."""
+
+
+class Looked(NamedTuple):
+    """Where curvatures were last measured, and the directions of the largest ones."""
+
+    until: Int[Array, ""]
+    """The number of the step before which they are not measured again."""
+    place: PyTree
+    lower: PyTree
+    outer: PyTree
+
+
 class Scale(NamedTuple):
-    """Step sizes of y, v and x."""
+    """Step sizes of y, v and x, and what adjusts them."""
 
     lower: Scalar
     adjoint: Scalar
     outer: Scalar
+    ceiling: Scalar
+    """The longest stable step size of x, `caution` / D; infinite where the step size was given."""
     radius: Scalar
-    """The longest step of x; infinite where the step size was given."""
-    until: Int[Array, ""]
-    """The number of the step before which all are learned again."""
-    place: PyTree
-    """The x at which L was last looked at."""
+    """The longest step of x; infinite likewise."""
+    follow: Scalar
+    """r, the rate at which y and v follow x."""
+    horizon: Int[Array, ""]
+    """H."""
+    least: Int[Array, ""]
+    """Steps of the shortest window."""
+    path: Path | None
+    """None where the step size of x was given."""
+    looked: Looked | None
+    """None where both were."""
+
+    def faded(self, part: Scalar) -> "Scale":
+        """With this part of the step sizes."""
+        return self._replace(lower=part * self.lower, adjoint=part * self.adjoint, outer=part * self.outer)
 
     def within(self, slope: Scalar) -> "Scale":
         """With a step along a direction of this length that is no longer than the radius."""
@@ -80,55 +122,111 @@ class Scale(NamedTuple):
         longest = 1 / jnp.where(curvature > 0, curvature, jnp.finfo(curvature.dtype).tiny)
         return self._replace(lower=jnp.minimum(self.lower, longest), adjoint=jnp.minimum(self.adjoint, longest))
 
+    def following(self, curvature: Scalar) -> "Scale":
+        """With the rate r at which y and v follow where v met this curvature of g."""
+        follow = jnp.clip(self.adjoint * curvature, _SLOWEST, 1)
+        return self._replace(follow=follow.astype(self.follow.dtype))
+
+    def adjusted(self, x: PyTree, direction: PyTree, used: Scalar, number: Int[Array, ""]) -> "Scale":
+        """With the step size of x as the last two windows have it, where one ends with this x, before step `number`;
+        `direction` and `used` are those of the last step.
+        """
+        if self.path is None:
+            return self
+        waits = self.outer == 0
+        path = self.path._replace(
+            used=self.path.used + used, last=_tree.axpy(jnp.where(waits, 1, 0), direction, self.path.last)
+        )
+
+        def ended() -> tuple[Scalar, Path]:
+            first = _first(x, path.last).astype(self.outer.dtype)
+            way = _tree.where(waits, _tree.scale(-first, path.last), _tree.subtract(x, path.place))
+            cosine = ratio(_tree.dot(way, path.last), _tree.norm(way) * _tree.norm(path.last))
+            mean = path.used / (number - path.begun).astype(used.dtype)
+            outer = jnp.where(waits, first, mean * 2**cosine)
+            return jnp.minimum(outer, self.ceiling), Path(number, jnp.zeros_like(used), x, way)
+
+        longest = jnp.maximum(jnp.ceil(_TURNS / self.follow).astype(jnp.int32), self.least)
+        length = jnp.where(waits, self.horizon, jnp.clip(path.begun, self.least, longest))
+        outer, path = jax.lax.cond(number - path.begun >= length, ended, lambda: (self.outer, path))
+        return self._replace(outer=outer, path=path)
+
+
+def _first(x: PyTree, directions: PyTree) -> Scalar:
+    """The step size that would have moved x by its reach along these directions; 0, to wait on, where they are 0."""
+    return ratio(_REACH * radius_at(x), _tree.norm(directions))
+
 
 def radius_at(x: PyTree) -> Scalar:
-    """How far from x the curvature is looked at."""
+    """l: how far from x curvatures are taken to be those at x."""
     entries = sum(leaf.size for leaf in jax.tree.leaves(x))
     return _PROBE * jnp.maximum(_tree.norm(x), entries**0.5)
 
 
-def unknown(x: PyTree) -> Scale:
-    """Steps that are still to be learned."""
-    zero = jnp.zeros((), jax.tree.leaves(x)[0].dtype)
-    return Scale(zero, zero, zero, zero, jnp.int32(0), x)
+def learned(solver: "OnBatches", problem: Problem, x: PyTree, y: PyTree) -> tuple[Scale, Counts]:
+    """The steps that were given, bounds on the others, and what learning them cost."""
+    dtype, counts = jax.tree.leaves(x)[0].dtype, jax.tree.map(jnp.int32, Counts())
+    given = [getattr(solver, name, None) for name in ("lower_step_size", "step_size")]
+    infinite, zero, none = jnp.asarray(jnp.inf, dtype), jnp.zeros((), dtype), jnp.int32(0)
+    lower = infinite if given[0] is None else jnp.asarray(given[0], dtype)
+    outer = zero if given[1] is None else jnp.asarray(given[1], dtype)
+    scale = Scale(lower, lower, outer, infinite, infinite, jnp.ones((), dtype), none, none, None, None)
+    if None not in given:
+        return scale, counts
+    scale = scale._replace(looked=Looked(none, x, _random_like(y), _random_like(x)))
+    if given[1] is None:
+        scale = scale._replace(path=Path(none, zero, x, _tree.zeros_like(x)))
+    return looked_at(solver, problem, scale, (x, y, _tree.zeros_like(y)), none, powers=_POWERS)
 
 
-def shortened(solver: "OnBatches", problem: Problem, scale: Scale, x: PyTree, y: PyTree) -> tuple[Scale, Counts]:
-    """With a step of y that is no longer than L at this x allows, and a step of x that fell with it."""
-    curvature, cost = _lower_curvature(sampled(solver, problem), x, y)
-    stiffness = (curvature + _damping(solver, scale.lower.dtype)) * scale.lower
-    part = solver.caution / jnp.maximum(stiffness, solver.caution)
-    lower, adjoint, outer = (part * size for size in scale[:3])
-    return scale._replace(lower=lower, adjoint=adjoint, outer=outer, place=x), jax.tree.map(jnp.int32, cost)
-
-
-def _damping(solver: "OnBatches", dtype: Any) -> Scalar:
-    return jnp.asarray(getattr(solver, "damping", 0.0), dtype)
-
-
-def learned(
-    solver: "OnBatches", problem: Problem, x: PyTree, y: PyTree, v: PyTree = None, number: Any = 0
+def looked_at(
+    solver: "OnBatches",
+    problem: Problem,
+    scale: Scale,
+    point: tuple[PyTree, PyTree, PyTree],
+    number: Int[Array, ""],
+    *,
+    powers: int = _MORE_POWERS,
 ) -> tuple[Scale, Counts]:
-    """The steps that were given, and the others as derived above, before step `number`, with what that cost."""
-    given, dtype = solver, jax.tree.leaves(x)[0].dtype
-    lower, outer = getattr(given, "lower_step_size", None), getattr(given, "step_size", None)
-    counts = jax.tree.map(jnp.int32, Counts())
-    if lower is None or outer is None:
-        sample = sampled(solver, problem)
-        damping = _damping(solver, dtype)
-        curvature, cost = _lower_curvature(sample, x, y)
-        counts = counts + cost
-        lower = solver.caution / (curvature + damping) if lower is None else lower
-    radius = jnp.asarray(jnp.inf, dtype)
-    if outer is None:
-        outer, follow, cost = _outer_step(sample, x, y, v, jnp.asarray(lower, dtype))
-        outer, counts = outer * _spread(sample, x), counts + cost
-        radius = (jnp.sqrt(follow) * radius_at(x)).astype(dtype)
-    lower = jnp.asarray(lower, dtype)
+    """With the bounds at this point, before step `number`, and a step of x that keeps them, and falls where that of y
+    falls.
+    """
+    x, sample, dtype = point[0], sampled(solver, problem), scale.outer.dtype
+    found, counts = _curvatures(solver, sample, point, scale, powers)
+    lower = scale.lower
+    if getattr(solver, "lower_step_size", None) is None:
+        damping = jnp.asarray(getattr(solver, "damping", 0.0), dtype)
+        lower = ratio(jnp.asarray(solver.caution, dtype), found.lower.astype(dtype) + damping, otherwise=1.0)
+    if scale.path is not None:
+        ceiling = ratio(jnp.asarray(solver.caution, dtype), found.outer.astype(dtype), otherwise=float("inf"))
+        scale = _bounded(solver, sample, scale, x)._replace(
+            outer=jnp.minimum(scale.outer * jnp.minimum(lower / scale.lower, 1), ceiling).astype(dtype), ceiling=ceiling
+        )
     counts = jax.tree.map(jnp.int32, counts)
-    paid = _PAYS * counts.rows // solver.rows_of_step(problem)
-    until = jnp.maximum(2 * number, number + paid + 1).astype(jnp.int32)
-    return Scale(lower, lower, jnp.asarray(outer, dtype), radius, until, x), counts
+    until = number + _PAYS * counts.rows // solver.rows_of_step(problem)
+    looked = Looked(until.astype(jnp.int32), x, found.lower_direction, found.outer_direction)
+    return scale._replace(lower=lower, adjoint=lower, looked=looked), counts
+
+
+def _bounded(solver: "OnBatches", sample: Problem, scale: Scale, x: PyTree) -> Scale:
+    """With the horizon, the shortest window and the longest step of x, as derived above."""
+    of_rows = entry_for_each_row(sample, x)
+    horizon = jnp.ceil(jnp.maximum(_epoch(solver, sample, x), scale.follow**-0.5))
+    least = jnp.ceil((1.0 if of_rows else _WINDOW_PART) * horizon)
+    steps = (horizon**0.5 if of_rows else horizon).astype(scale.outer.dtype)
+    return scale._replace(
+        radius=(_REACH * radius_at(x) / steps).astype(scale.outer.dtype),
+        horizon=horizon.astype(jnp.int32),
+        least=least.astype(jnp.int32),
+    )
+
+
+def _epoch(solver: "OnBatches", sample: Problem, x: PyTree) -> float:
+    """Steps in which all lower rows are looked at once, within what a horizon may be."""
+    rows = sample.lower_data if isinstance(sample.data, Rows) else None
+    steps = rows.of / (solver.rows_of(sample.data, "lower").batch) if rows is not None else 1.0
+    needed = solver.reads_all_rows or entry_for_each_row(sample, x)
+    return max(steps if needed else min(steps, _LONGEST), _SHORTEST)
 
 
 def sampled(solver: "OnBatches", problem: Problem) -> Problem:
@@ -150,80 +248,80 @@ def sample_index(solver: "OnBatches", data: Rows, level: Any) -> Any:
     return many.index(jnp.full(2, _SEED, jnp.uint32), 0)
 
 
-def _lower_curvature(sample: Problem, x: PyTree, y: PyTree) -> tuple[Scalar, Counts]:
-    """The largest curvature of g in y on any of the batches."""
-    start = _random_like(y)
+class _Curvatures(NamedTuple):
+    """The largest curvatures on any batch, and their directions."""
 
-    def largest(problem: Problem) -> Scalar:
-        product = problem.hvp(x, y)
+    lower: Scalar
+    outer: Scalar
+    lower_direction: PyTree
+    outer_direction: PyTree
 
-        def power(_: Any, at: tuple[PyTree, Scalar]) -> tuple[PyTree, Scalar]:
-            image = product(at[0])
-            size = _tree.norm(image)
-            return _tree.scale(1 / jnp.where(size > 0, size, 1), image), size
 
-        return jax.lax.fori_loop(0, _POWERS, power, (start, _tree.norm(start)))[1]
+def _curvatures(
+    solver: "OnBatches", sample: Problem, point: tuple[PyTree, PyTree, PyTree], scale: Scale, powers: int
+) -> tuple[_Curvatures, Counts]:
+    """L and D; D only where x has a step to be learned."""
+    x, y, v = point
+    looked, length = scale.looked, radius_at(x)
+    assert looked is not None
+    # D is no bound where each entry moves once in an epoch: nothing there is faster than a window.
+    bends = scale.path is not None and not entry_for_each_row(sample, x)
 
+    def on(part: Problem) -> _Curvatures:
+        def direct(where: PyTree) -> PyTree:
+            return _tree.subtract(part.grad_upper(where, y)[0], part.cross(where, y)(v))
+
+        lower, lower_direction = _largest(part.hvp(x, y), looked.lower, powers)
+        if not bends:
+            return _Curvatures(lower, jnp.zeros_like(lower), lower_direction, looked.outer)
+        here = direct(x)
+
+        def change(direction: PyTree) -> PyTree:
+            return _tree.scale(1 / length, _tree.subtract(direct(_tree.axpy(length, direction, x)), here))
+
+        outer, outer_direction = _largest(change, looked.outer, powers)
+        return _Curvatures(lower, outer, lower_direction, outer_direction)
+
+    calls = Counts(hvp=powers)
+    if bends:
+        calls = calls + Counts(grad_upper=powers + 1, cross=powers + 1)
     if not isinstance(sample.data, Rows):
-        return largest(sample), Counts(hvp=_POWERS)
-    rows = sample.lower_data
-    parts = min(BATCHES, len(rows))
-    cut: Batch = jax.tree.map(lambda leaf: leaf[: len(rows) // parts * parts].reshape(parts, -1, *leaf.shape[1:]), rows)
-    sizes = jax.lax.map(lambda part: largest(on_batches(sample, lower=part)), cut)
-    return jnp.max(sizes), Counts(hvp=_POWERS * parts, rows=_POWERS * (len(rows) // parts * parts))
+        return on(sample), calls
+    parts = _cut(solver, sample)
+    number = len(jax.tree.leaves(parts)[0])
+    each = jax.lax.map(lambda part: on(on_batches(sample, **part)), parts)
+    stiffest, bent = jnp.argmax(each.lower), jnp.argmax(each.outer)
+    found = _Curvatures(
+        each.lower[stiffest],
+        each.outer[bent],
+        jax.tree.map(lambda leaf: leaf[stiffest], each.lower_direction),
+        jax.tree.map(lambda leaf: leaf[bent], each.outer_direction),
+    )
+    first = on_batches(sample, **jax.tree.map(lambda leaf: leaf[0], parts))
+    return found, jax.tree.map(lambda count: number * count, first.with_rows(calls))
 
 
-class _Probed(NamedTuple):
-    grad: PyTree
-    y: PyTree
-    v: PyTree
-    direct: PyTree  # the direction in which d was changed most with y and v as they are, times D
-    lagged: PyTree  # that in which their change did most, times C
-    counts: Counts
+def _cut(solver: "OnBatches", sample: Problem) -> dict[str, Batch]:
+    """The rows of both levels in equally many batches."""
+    levels = {"upper": sample.upper_data, "lower": sample.lower_data}
+    number = max(min(len(rows) for rows in levels.values()) // solver.rows_of(sample.data, "lower").batch, 1)
+
+    def stacked(rows: Batch) -> Batch:
+        size = len(rows) // number
+        return jax.tree.map(lambda leaf: leaf[: number * size].reshape(number, size, *leaf.shape[1:]), rows)
+
+    return {name: stacked(rows) for name, rows in levels.items()}
 
 
-def _outer_step(sample: Problem, x: PyTree, y: PyTree, v: PyTree, lower: Scalar) -> tuple[Scalar, Scalar, Counts]:
-    """1 / (2 (D + C / r)), and r."""
-    hypergradient = AID(AcceleratedGradient(_SOLVE, _MOST), CG(_MOST, _SOLVE))
-    length = radius_at(x)
+def _largest(product: Any, start: PyTree, powers: int) -> tuple[Scalar, PyTree]:
+    """The largest eigenvalue in size and its direction, by power iterations."""
 
-    def moved(direction: PyTree) -> PyTree:
-        size = _tree.norm(direction)
-        return _tree.axpy(length / jnp.where(size > 0, size, 1), direction, x)
+    def power(_: Any, at: tuple[Scalar, PyTree]) -> tuple[Scalar, PyTree]:
+        image = product(at[1])
+        size = _tree.norm(image)
+        return size, _tree.where(size > 0, _tree.scale(1 / jnp.where(size > 0, size, 1), image), at[1])
 
-    # Round 0 is at x, and its directions are d; those after it change d. One loop, as a hypergradient takes long to
-    # compile.
-    def probe(number: Any, at: _Probed) -> _Probed:
-        first = number == 0
-
-        def change(where: PyTree) -> PyTree:
-            """Of d, with y and v as they are."""
-            partial = _tree.subtract(sample.grad_upper(where, at.y)[0], sample.cross(where, at.y)(at.v))
-            return _tree.scale(1 / length, _tree.subtract(partial, at.grad))
-
-        where = _tree.where(first, x, moved(at.lagged))
-        there = hypergradient(sample, where, at.y, at.v)
-        total = _tree.scale(1 / length, _tree.subtract(there.grad, at.grad))
-        counts = at.counts + jax.tree.map(jnp.int32, there.counts + Counts(grad_upper=2, cross=2))
-        begun = _Probed(there.grad, there.y, there.aux, there.grad, there.grad, counts)
-        lagged = _tree.subtract(total, change(where))
-        return _tree.where(first, begun, at._replace(direct=change(moved(at.direct)), lagged=lagged, counts=counts))
-
-    v, none = _tree.zeros_like(y) if v is None else v, _tree.zeros_like(x)
-    start = _Probed(none, y, v, none, none, jax.tree.map(jnp.int32, Counts()))
-    found = jax.lax.fori_loop(0, 1 + _OUTER_POWERS, probe, start)
-    energy, size = _tree.dot(found.v, sample.hvp(x, found.y)(found.v)), _tree.dot(found.v, found.v)
-    follow = jnp.clip(lower * energy / jnp.where(size > 0, size, 1), 0, 1)
-    direct, lagged = _tree.norms(found.direct, found.lagged)
-    curvature = direct * follow + lagged
-    step = _CALM * follow / jnp.where(curvature > 0, curvature, 1)
-    follow = jnp.where(follow > 0, follow, 1)  # 0 where v is: nothing has to be followed
-    return jnp.where(step > 0, step, lower), follow, sample.with_rows(found.counts + Counts(hvp=1))
-
-
-def _spread(sample: Problem, x: PyTree) -> float:
-    """N / n where x has an entry for each lower row."""
-    return sample.lower_data.of / len(sample.lower_data) if entry_for_each_row(sample, x) else 1.0
+    return jax.lax.fori_loop(0, powers, power, (_tree.norm(start), start))
 
 
 def entry_for_each_row(problem: Problem, x: PyTree) -> bool:

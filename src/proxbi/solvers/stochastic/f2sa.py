@@ -23,6 +23,7 @@ from jaxtyping import PRNGKeyArray, PyTree
 from proxbi import _check, _tree
 from proxbi._tree import Scalar
 from proxbi.certificate import Bounds, Certificate
+from proxbi.hypergradient._controlled import ratio
 from proxbi.lower import require_smooth
 from proxbi.problem import Counts, Problem, in_blocks
 from proxbi.rows import Rows
@@ -46,11 +47,13 @@ class F2SAState(NamedTuple):
 
 
 class Found(NamedTuple):
-    """What is computed in one step: the three directions."""
+    """What is computed in one step: the three directions first."""
 
     lower: PyTree
     tilted: PyTree
     outer: PyTree
+    met: Scalar
+    """The curvature of g between z and u."""
 
 
 class ProxF2SA(Linear):
@@ -100,12 +103,14 @@ class ProxF2SA(Linear):
         scale = state.scale.within(_tree.norm(found.outer))
         a, b = scale.lower, scale.outer
         forward = _tree.axpy(-b, found.outer, state.x)
-        x = problem.regularizer.prox(forward, b)
+        waits, step = b == 0, jnp.where(b == 0, 1, b)
+        x = _tree.where(waits, state.x, problem.regularizer.prox(forward, step))
         moved = state._replace(
             x=x,
             y=_tree.axpy(-a, found.lower, state.y),
             tilted=_tree.axpy(-a, found.tilted, state.tilted),
-            subgradient=_tree.scale(1 / b, _tree.subtract(forward, x)),
+            subgradient=_tree.scale(1 / step, _tree.subtract(forward, x)),
+            scale=state.scale.following(found.met).adjusted(x, found.outer, b, state.draws.number + 1),
             draws=state.draws.next(),
             owed=state.owed.paid(),
         )
@@ -142,7 +147,9 @@ class ProxF2SA(Linear):
 
     def _found(self, state: F2SAState, lower: PyTree, upper: PyTree) -> Found:
         (at_z, at_u, apart), (f_x, f_y), weight = lower, upper, self._weight(state)
-        return Found(at_z, _tree.axpy(1 / weight, f_y, at_u), _tree.axpy(weight, apart, f_x))
+        gap = _tree.subtract(state.tilted, state.y)
+        met = ratio(_tree.dot(gap, _tree.subtract(at_u, at_z)), _tree.dot(gap, gap), otherwise=float("inf"))
+        return Found(at_z, _tree.axpy(1 / weight, f_y, at_u), _tree.axpy(weight, apart, f_x), met)
 
     def _info(self, state: F2SAState, found: Found, counts: Counts) -> Info:
         stationarity = _tree.norm(_tree.axpy(1, state.subgradient, found.outer))
