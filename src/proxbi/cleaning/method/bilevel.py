@@ -7,7 +7,7 @@ lower   weighted kernel ridge regression of one-hot labels E, min over s of sum_
         its answer is s(u) = sum_i k(u, u_i) sqrt(w_i) C_i, where C minimises the strongly convex quadratic
             g(x, C) = <C, (V K V + ridge I) C> / (2 n) - <C, V E> / n,    V = diag(sqrt(w)),  K_ij = k(u_i, u_j)
 upper   f(x, C) = mean of -log p(label_j | u_j) over trusted rows and of -log P(given_j | u_j) over noisy ones, none of
-                  them fitted; p(. | u) = softmax(s(u) / temperature), and P by `label_noise.py`; and, with m such rows, a
+                  them fitted; p(. | u) = softmax(s(u) / temperature), P by `label_noise.py`; and, with m such rows, a
                   normal prior (log-odds - log 1/7)^2 / (2 m): without evidence, one label in eight is wrong
 h(x)            = boxes for the first four, and a normal prior |.|^2 / (2 m) that pulls the log-odds of all classes, and
                   of all groups, together

@@ -1,4 +1,4 @@
-"""What the report draws: a result -> charts and counts."""
+"""The charts and counts of the report."""
 
 from collections.abc import Sequence
 from typing import Any
@@ -10,16 +10,16 @@ from proxbi.cleaning.report.markup import Svg, number, percent, short
 from proxbi.cleaning.report.svg import Curve, Mark, histogram, intervals, lines
 from proxbi.cleaning.result import Cleaned
 
-MATRIX = 20  # classes whose matrix still fits on a page
-PAIRS = 25  # cells that are listed in its place
+MATRIX = 20  # the most classes whose matrix fits on a page
+PAIRS = 25  # cells listed in its place
 BARS = 30
-LETTERS = 80  # of a name
+LETTERS = 80  # the maximal length of a name
 
 Row = dict[str, Any]
 
 
 def histograms(cleaned: Cleaned) -> list[Svg]:
-    """Weight and quality, untrusted rows against trusted ones."""
+    """Weight and quality, of untrusted and of trusted rows."""
     parts: dict[str, Bool[np.ndarray, " rows"]] = {"untrusted": ~cleaned.trusted, "trusted": cleaned.trusted}
     return [
         histogram({name: values[part] for name, part in parts.items() if part.any()}, label)
@@ -44,8 +44,8 @@ def _rate(row: Row, name: str) -> Mark:
 
 
 def confusion(cleaned: Cleaned, given: Int[np.ndarray, " rows"], labels: Sequence[str]) -> Row:
-    """Untrusted rows by given and suggested label: a matrix of (count, heat in 0..1) with its sums, or of many classes
-    the largest cells off its diagonal as (given, suggested, count, share of the given label).
+    """Untrusted rows by given and suggested label: a matrix of (count, heat in 0..1) with its sums; or, for many
+    classes, its largest off-diagonal cells as (given, suggested, count, share of the given label).
     """
     judged, classes = ~cleaned.trusted, len(labels)
     names = [short(name, LETTERS) for name in labels]
@@ -69,7 +69,7 @@ def confusion(cleaned: Cleaned, given: Int[np.ndarray, " rows"], labels: Sequenc
 
 
 def convergence(history: list[Row]) -> list[Svg]:
-    """The upper loss, as the solver sees it and on rows held out from it; and the stationarity."""
+    """The upper loss on the rows that the solver sees and on held-out rows, and the stationarity."""
     losses = _known(history, {"upper": "seen by the solver", "held_out": "held out"})
     stationarity = _known(history, {"stationarity": "stationarity"})
     charts = []
@@ -81,13 +81,13 @@ def convergence(history: list[Row]) -> list[Svg]:
 
 
 def _known(history: list[Row], names: dict[str, str]) -> list[Curve]:
-    """A curve against the steps for each column that has numbers in it."""
+    """A curve over the steps for each column with numbers."""
     curves = [Curve(name, _column(history, "step"), _column(history, column)) for column, name in names.items()]
     return [curve for curve in curves if np.isfinite(curve.y).any()]
 
 
 def gap(history: list[Row]) -> str:
-    """The overfitting gap at the last step, in a sentence; empty where it was not measured."""
+    """The overfitting gap at the last step, in a sentence; empty if it was not measured."""
     if not history:
         return ""
     seen, held_out = (_column(history[-1:], name)[0] for name in ("upper", "held_out"))
@@ -100,7 +100,7 @@ def gap(history: list[Row]) -> str:
 
 
 def removal(curve: list[Row], flagged: int) -> list[Svg]:
-    """Held-out loss and accuracy without the worst rows; a line stands at the number of flagged ones."""
+    """Held-out loss and accuracy without the worst rows, with a line at the number of flagged rows."""
     if not curve:
         return []
     dropped, label = _column(curve, "dropped"), "rows dropped, worst quality first"

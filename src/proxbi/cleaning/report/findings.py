@@ -1,4 +1,4 @@
-"""What was found, in sentences: the same on the terminal, in the summary for machines and on the page."""
+"""The findings in sentences: the same on the terminal, in the JSON summary and on the page."""
 
 from math import isfinite
 from typing import Any
@@ -9,16 +9,16 @@ from proxbi.cleaning.result import Cleaned, Interval, Overview
 
 NOT_KNOWN = "not known"
 NORMAL = 1.96
-"""Standard errors from the mean of a normal distribution to the ends of its 95 % interval."""
+"""Half the width of a 95 % interval, in standard errors."""
 
 
 def is_known(rate: Interval) -> bool:
-    """Whether anything was learned about this share."""
+    """Whether this share was estimated."""
     return isfinite(rate.estimate)
 
 
 def headline(cleaned: Cleaned | Overview) -> str:
-    """How many labels are probably wrong, and the estimated share with its 95 % interval."""
+    """The number of labels that are probably wrong, and the estimated share with its 95 % interval."""
     judged, flagged = cleaned.counts.judged, cleaned.counts.flagged
     rate = cleaned.noise_rate
     share = f"{whole(rate.estimate)} %, {whole(rate.low)}-{whole(rate.high)} %"
@@ -38,7 +38,7 @@ def share_wrong(rate: Interval) -> str:
 
 
 def for_a_model(cleaned: Cleaned | Overview) -> str:
-    """Whether the wrong labels matter for a model that is trained on them."""
+    """Whether the wrong labels matter to a model trained on them."""
     by_name = {row["name"]: row for row in cleaned.scores}
     given, chosen = by_name.get(NOISY.name), by_name.get(cleaned.chosen)
     if given is None or chosen is None:
@@ -51,7 +51,7 @@ def for_a_model(cleaned: Cleaned | Overview) -> str:
 
 
 def judge(cleaned: Cleaned | Overview) -> str:
-    """What the scores were measured on."""
+    """The rows on which the scores were measured."""
     if cleaned.counts.judges:
         return "held-out trusted rows"
     why = "decided rows were picked" if cleaned.counts.decided else "no row is trusted"
@@ -86,7 +86,7 @@ def with_interval(share: Interval) -> str:
 
 
 def groups_judged(cleaned: Cleaned | Overview) -> list[dict[str, Any]]:
-    """The rates of the groups that have rows to judge: trusted rows given apart are a group without any."""
+    """The rates of the groups that have untrusted rows: trusted rows given separately are a group without any."""
     return [row for row in cleaned.noise_by_group if row["rows"]]
 
 
