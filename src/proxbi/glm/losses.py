@@ -92,4 +92,4 @@ class Squared(Loss):
 
 def _hot(scores: Scores, targets: Array) -> Array:
     """One-hot targets as a comparison: gathers and scatters are slow on every device."""
-    return targets[:, None] == jnp.arange(scores.shape[1], dtype=targets.dtype)
+    return targets[:, None] == jnp.arange(scores.shape[1], dtype=targets.dtype)[None]
