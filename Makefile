@@ -13,7 +13,7 @@
 #   make requirements    rewrite the pins after a change of dependencies; with UPGRADE=1, move every pin forward
 #   make clean       remove the virtual environment and the caches
 #
-# PYTHON=... chooses the Python a new environment is made with, VENV=... its folder, ARGS=... adds to the command run.
+# PYTHON=... chooses the Python a new environment is made with, VENV=... its directory, ARGS=... adds to the command run.
 
 VENV = .venv
 DOCS_VENV = .venv-docs

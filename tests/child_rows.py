@@ -28,11 +28,11 @@ class DataSet:
 
 
 def upper(x: Any, y: Any, batch: Any) -> Any:
-    return jnp.mean(jnp.sum((y - batch["t"]) ** 2, axis=1)) / 2
+    return jnp.mean(jnp.sum((y[None] - batch["t"]) ** 2, axis=1)) / 2
 
 
 def lower(x: Any, y: Any, batch: Any) -> Any:
-    return jnp.mean(jnp.sum((y - x + batch["t"] / 10) ** 2, axis=1)) / 2
+    return jnp.mean(jnp.sum(((y - x)[None] + batch["t"] / 10) ** 2, axis=1)) / 2
 
 
 PROBLEM = proxbi.Problem(upper, lower, proxbi.L1(0.1), proxbi.Rows(upper=DataSet(), lower=DataSet()))

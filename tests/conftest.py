@@ -1,6 +1,9 @@
-"""Settings of all tests: double precision, no silent mixing of dtypes, and reproducible hypothesis examples."""
+"""Settings of all tests: double precision, no silent mixing of dtypes and, for the core, of ranks; and reproducible
+hypothesis examples.
+"""
 
 import os
+from collections.abc import Iterator
 from pathlib import Path
 
 import jax
@@ -51,6 +54,34 @@ def _kept_programs() -> None:
         proxbi.keep_programs(_PROGRAMS)
         jax.config.update("jax_persistent_cache_min_compile_time_secs", 0.0)
         jax.config.update("jax_persistent_cache_min_entry_size_bytes", -1)
+
+
+_CORE = {
+    *(
+        "adaptive",
+        "certificate",
+        "compare",
+        "contract",
+        "decide",
+        "glm",
+        "hypergradient",
+        "implicit",
+        "linear",
+        "lower",
+    ),
+    *("lower_regularizer", "many", "minimize", "own_loop", "penalty", "problem", "prox_mutations", "regularizers"),
+    *("rows", "stochastic", "theory", "tree"),
+}
+
+
+@pytest.fixture(autouse=True)
+def _no_rank_promotion(request: pytest.FixtureRequest) -> Iterator[None]:
+    """A vector that meets a matrix by accident is an error in the core, as are mixed dtypes everywhere."""
+    if request.path.stem.removeprefix("test_") not in _CORE:
+        yield
+        return
+    with jax.numpy_rank_promotion("raise"):
+        yield
 
 
 _MOST_MAPS = 30_000  # of memory, of the 65,530 that Linux allows a process: with more of them LLVM crashes

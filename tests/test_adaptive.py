@@ -19,6 +19,7 @@ from proxbi import (
     Problem,
     ProxBiO,
     SolveError,
+    SolveWarning,
     Status,
     analytic,
     minimize,
@@ -112,7 +113,7 @@ def bowl(slope: float) -> Problem:
 def test_a_scalar_and_a_start_where_every_gradient_vanishes() -> None:
     result = minimize(bowl(0.0), x0=jnp.array(0.5), y0=jnp.array(0.0))
     assert float(result.x) == pytest.approx(2.0, abs=1.5e-6)  # 1e-6 of the way
-    with pytest.warns(UserWarning, match="FLAT_START"):
+    with pytest.warns(SolveWarning, match="FLAT_START"):
         there = minimize(bowl(0.0), x0=jnp.array(2.0), y0=jnp.array(2.0))
     assert (there.status, there.steps, float(there.x)) == (Status.FLAT_START, 0, 2.0)
 
@@ -194,7 +195,7 @@ def test_what_went_wrong_is_named_and_the_last_good_iterate_returned(name: str) 
     assert name in ("unbounded", "kink in f")  # these get far before they end
     assert result.objective < result.history[0]["objective"]
     assert result.objective <= min(row["objective"] for row in result.history) + 1e-12 * abs(result.objective)
-    with pytest.warns(UserWarning, match=status.value[:20]):
+    with pytest.warns(SolveWarning, match=status.value[:20]):
         minimize(problem, x0=x0, y0=x0)
 
 

@@ -47,7 +47,7 @@ class Trial(NamedTuple):
 def trials(made: Analytic, constants: dict[str, Any], spread: float, largest: float) -> Trial:
     draw = np.random.default_rng(0)
     n, m = made.x0.size, made.y0.size
-    xs = jnp.asarray(made.x0 + spread * draw.normal(size=(TRIALS, n)))
+    xs = jnp.asarray(made.x0[None] + spread * draw.normal(size=(TRIALS, n)))
     sizes = 10.0 ** draw.uniform(-6, 0, size=(2, TRIALS, 1)) * largest
     errors = [size * draw.normal(size=(TRIALS, m)) / np.sqrt(m) for size in sizes]
     problem = made.problem

@@ -36,7 +36,7 @@ from proxbi import (
     minimize,
     paper_solver,
 )
-from proxbi.checkpoint import CheckpointError, Snapshot, checkpoints, fingerprint
+from proxbi.checkpoint import CheckpointError, CheckpointWarning, Snapshot, checkpoints, fingerprint
 from proxbi.problem import Counts
 
 SOLVER = paper_solver("proximal BiO-AID", alpha=1.0, beta=0.5, T=5)
@@ -124,7 +124,7 @@ def test_a_full_disk_costs_a_checkpoint_and_not_the_run(folder: Path, monkeypatc
         raise OSError(errno.ENOSPC, "No space left on device")
 
     monkeypatch.setattr(os, "fsync", full)
-    with pytest.warns(UserWarning, match="No space left"):
+    with pytest.warns(CheckpointWarning, match="No space left"):
         result = solve(steps=40, callbacks=[Checkpoint(folder)], resume=folder)
     assert result.state.step == 40
     assert {name: (folder / name).read_bytes() for name in names(folder)} == before
@@ -200,7 +200,7 @@ DAMAGE: dict[str, Callable[[bytes], bytes]] = {
 @pytest.mark.parametrize("name", DAMAGE)
 def test_a_damaged_newest_file_is_skipped_with_a_warning(name: str, folder: Path) -> None:
     damage(folder, 20, DAMAGE[name])
-    with pytest.warns(UserWarning, match=rf"{file_of(20)}' cannot be used.*The checkpoint before it is used"):
+    with pytest.warns(CheckpointWarning, match=rf"{file_of(20)}' cannot be used.*The checkpoint before it is used"):
         resumed = solve(steps=30, resume=folder)
     assert bits(resumed) == bits(solve(steps=30))
     with pytest.raises(CheckpointError, match=f"{file_of(20)}' cannot be used"):
@@ -210,7 +210,7 @@ def test_a_damaged_newest_file_is_skipped_with_a_warning(name: str, folder: Path
 def test_two_damaged_files_are_skipped_and_three_are_an_error(folder: Path) -> None:
     for step in (20, 15):
         damage(folder, step, DAMAGE["half"])
-    with pytest.warns(UserWarning, match="cannot be used") as seen:
+    with pytest.warns(CheckpointWarning, match="cannot be used") as seen:
         resumed = solve(steps=30, resume=folder)
     assert len(seen) == 2
     assert bits(resumed) == bits(solve(steps=30))
@@ -242,15 +242,15 @@ def test_a_foreign_safetensors_file_is_refused(folder: Path) -> None:
     with pytest.raises(CheckpointError, match="it is not a proxbi checkpoint"):
         solve(resume=path)
     save_file({"weight": np.ones(3)}, path, {"format": "pt"})
-    with pytest.warns(UserWarning, match="not a proxbi checkpoint"):
+    with pytest.warns(CheckpointWarning, match="not a proxbi checkpoint"):
         assert solve(steps=30, resume=folder).state.step == 30
 
 
 def test_a_checkpoint_of_a_later_version_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(checkpoint, "FORMAT", "proxbi-checkpoint-2")
+    monkeypatch.setattr(checkpoint, "FORMAT", "proxbi-checkpoint-99")
     solve(steps=5, callbacks=[Checkpoint(tmp_path)])
     monkeypatch.undo()
-    with pytest.raises(CheckpointError, match="its format is 'proxbi-checkpoint-2', and this version reads"):
+    with pytest.raises(CheckpointError, match="its format is 'proxbi-checkpoint-99', and this version reads"):
         solve(resume=tmp_path)
 
 
@@ -432,6 +432,29 @@ def test_fingerprints_are_the_same_in_another_process() -> None:
         check=True,
     )
     assert json.loads(done.stdout) == fingerprint(child.PROBLEM, child.SOLVER)
+
+
+def test_a_run_continues_under_another_python(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Which compiles the same source to other code; data are compared all the same."""
+
+    def upper(x: Any, y: Any) -> Any:
+        return jnp.sum((y - SHIFT) ** 2)
+
+    def marks() -> dict[str, str]:
+        return fingerprint(Problem(upper, CASE.problem.lower, CASE.problem.regularizer), SOLVER)
+
+    like, path = SOLVER.init(CASE.problem, CASE.x0, CASE.y0), folder / "step-0000000030.safetensors"
+    snapshot = checkpoint.load(folder, like, fingerprint(CASE.problem, SOLVER))
+    assert snapshot is not None
+    checkpoint.save(folder, snapshot._replace(step=30), marks(), keep=3)
+    upper.__code__ = upper.__code__.replace(co_consts=(*upper.__code__.co_consts, "of another compiler"))
+    with pytest.raises(CheckpointError, match=r"its upper differs"):
+        checkpoint.load(path, like, marks())
+    monkeypatch.setattr(sys.implementation, "cache_tag", "cpython-399")
+    assert checkpoint.load(path, like, marks()) is not None
+    monkeypatch.setattr(sys.modules[__name__], "SHIFT", 2.0)
+    with pytest.raises(CheckpointError, match=r"its upper differs"):
+        checkpoint.load(path, like, marks())
 
 
 # --- kill -9 ----------------------------------------------------------------------------------------------------------

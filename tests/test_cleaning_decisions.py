@@ -170,7 +170,7 @@ def test_a_page_without_rows(folder):
     with using("stand-in"):
         ran = clean("data.csv", "--label", "y", "--report", "private.html", "--no-rows", cwd=folder)
     assert ran.code == 0, ran.err
-    assert "This page was made without single rows." in (folder / "private.html").read_text()
+    assert "This page was made without the rows themselves." in (folder / "private.html").read_text()
 
 
 # === The estimator ====================================================================================================

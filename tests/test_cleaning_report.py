@@ -311,7 +311,7 @@ def test_the_rows_that_teach_most_come_in_the_order_of_the_result():
 def test_at_most_500_suspects_are_shown(tmp_path):
     page = sparse(tmp_path, cleaned_example.random(2000, 4, 900), 4)
     assert len(Elements(page).tables[0]) == SUSPECTS + 1
-    assert "Flagged rows: 900, the worst 500 shown; the file of suspects has all of them." in page
+    assert "Flagged rows: 900, the worst 500 shown; the file of suspects contains all of them." in page
 
 
 def test_a_suspect_is_shown_with_what_was_given(tmp_path):
@@ -349,10 +349,10 @@ def test_tables_of_many_kinds_of_columns(tmp_path):
 @pytest.mark.parametrize(
     ("wrong", "message"),
     [
-        ({"given": np.zeros(3, int)}, "given must have an entry for each of the 600 rows, and has 3"),
+        ({"given": np.zeros(3, int)}, "given must have one entry for each of the 600 rows, got 3"),
         ({"given": np.full(600, 10)}, r"given must be in 0..9, the places in labels, got 10 at row 0"),
-        ({"ids": ["a"]}, "ids must have an entry"),
-        ({"frame": pd.DataFrame({"a": [1]})}, "frame must have an entry"),
+        ({"ids": ["a"]}, "ids must have one entry"),
+        ({"frame": pd.DataFrame({"a": [1]})}, "frame must have one entry"),
         ({"group_of": None}, "groups and group_of must be given together"),
         ({"group_of": np.full(600, 3)}, "group_of must be in 0..2"),
         ({"images": np.zeros((600, 4, 4, 2))}, "images must be"),

@@ -158,7 +158,13 @@ def leaky(y: Any, x: Any) -> Any:
 
 
 DEFECTS: dict[str, Case] = {
-    "not convex": (upper, lambda x, y: -jnp.sum((y - x) ** 2), X, Y, ["not strongly convex in y. Add a ridge"]),
+    "not convex": (
+        upper,
+        lambda x, y: -jnp.sum((y - x) ** 2),
+        X,
+        Y,
+        ["not convex in y there", "above 1 *"],
+    ),
     "convex, not strongly": (
         upper,
         lambda x, y: (y[0] + y[1] - x[0]) ** 2 + x[1] * y[0],
@@ -166,7 +172,13 @@ DEFECTS: dict[str, Case] = {
         Y,
         ["lower is not strongly convex"],
     ),
-    "only far from y0": (upper, lambda x, y: jnp.sum(jnp.cos(y + x)), X, Y, ["curvature at y0", "not strongly convex"]),
+    "only far from y0": (
+        upper,
+        lambda x, y: jnp.sum(jnp.cos(y + x)),
+        X,
+        Y,
+        ["curvature at y0", "not convex"],
+    ),
     "no minimiser": (
         upper,
         lambda x, y: jnp.sum(jnp.logaddexp(0.0, -y * jnp.exp(x))),

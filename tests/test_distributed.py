@@ -276,7 +276,7 @@ def test_rows_of_a_file_are_read_by_those_who_need_them(tmp_path: Path) -> None:
 def test_more_devices_than_threads_are_warned_of(monkeypatch: pytest.MonkeyPatch) -> None:
     _layout.require_mesh(row_mesh())
     monkeypatch.setattr(_layout, "_threads", lambda: 0)
-    with pytest.warns(UserWarning, match="mesh has 1 CPU devices of this process, which has 0 threads"):
+    with pytest.warns(_layout.ShardWarning, match="mesh has 1 CPU devices of this process, which has 0 threads"):
         _layout.require_mesh(row_mesh())
 
 

@@ -81,12 +81,13 @@ def written(form: Form) -> tuple[Callable[..., Any], Callable[..., Any]]:
 
     def fit(y: Any, part: dict[str, Any], of_rows: Any) -> Any:
         scores = part["Z"] @ (y.weights if form.bias else y).reshape(form.outputs, -1).T
-        scores = scores + y.bias if form.bias else scores
+        scores = scores + jnp.reshape(y.bias, (1, -1)) if form.bias else scores
         return jnp.mean(of_rows * PLAIN_LOSS[form.loss](scores, part["t"]))
 
     def lower(x: Any, y: Any, data: Any) -> Any:
         squares, r = jax.tree.map(jnp.square, y), ridge(form)(x)
-        penalty = jnp.sum(r * (squares.weights if form.bias else squares))
+        of_weights = squares.weights if form.bias else squares
+        penalty = jnp.sum(jnp.broadcast_to(r, of_weights.shape) * of_weights)
         penalty = penalty + jnp.sum(r * squares.bias) if form.bias and form.ridge == "all" else penalty
         return fit(y, data["train"], weights(x)) + penalty / 2
 

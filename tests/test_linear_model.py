@@ -506,7 +506,7 @@ BAD = {
     "weights of another length": ({}, {"sample_weight": np.ones(3)}, "sample_weight"),
     "X_val alone": ({}, {"X_val": np.zeros((3, FEATURES))}, "X_val and y_val must be given together"),
     "X_val with other columns": ({}, {"X_val": np.zeros((3, 2)), "y_val": np.zeros(3)}, "2 features"),
-    "a fold without rows": ({"cv": [([], [0])]}, {}, "no rows to fit to"),
+    "a fold without rows": ({"cv": [([], [0])]}, {}, "no training rows"),
 }
 
 

@@ -46,7 +46,7 @@ def alone(problem: Problem, x0s: Any, y0s: Any, *arguments: Any, **options: Any)
 
 def starts(made: Any) -> tuple[np.ndarray, np.ndarray]:
     moves = np.random.default_rng(0).uniform(-0.5, 0.5, size=(3, len(made.x0)))
-    return made.x0 + moves, np.stack([made.y0] * 3)
+    return made.x0[None] + moves, np.stack([made.y0] * 3)
 
 
 @pytest.mark.parametrize(

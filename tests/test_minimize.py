@@ -3,7 +3,9 @@
 import csv
 import io
 import os
+import pickle
 import pty
+import re
 import signal
 import subprocess
 import sys
@@ -33,6 +35,7 @@ from proxbi import (
     Checkpoint,
     Direct,
     GradientDescent,
+    HistoryRow,
     OracleBudget,
     Problem,
     Progress,
@@ -535,6 +538,22 @@ def test_callbacks_are_closed_when_a_run_breaks_down(tmp_path: Path) -> None:
     with pytest.raises(SolveError):
         minimize(problem, x0, y0, ProxBiO(AID(GradientDescent(0.1, 3)), 0.1), steps=50, callbacks=[diary])
     assert diary.events == [("open", 0, 50), ("close", 0)]
+
+
+def test_a_pickled_result_is_the_same_and_can_be_resumed() -> None:
+    result = solve(steps=5, every=5)
+    loaded = pickle.loads(pickle.dumps(result))
+    assert str(loaded) == str(result)
+    assert loaded.history == result.history
+    assert solve(steps=10, every=5, resume=loaded).x.tolist() == solve(steps=10, every=5).x.tolist()
+
+
+def test_rows_have_the_columns_that_are_declared_and_documented() -> None:
+    (row,) = solve(steps=5, every=5).history
+    assert set(row) == set(HistoryRow.__annotations__)
+    assert HistoryRow.__doc__ is not None
+    table = [line for line in HistoryRow.__doc__.splitlines() if line.lstrip().startswith("| `")]
+    assert sorted(name for line in table for name in re.findall(r"`(\w+)`", line.split("|")[1])) == sorted(row)
 
 
 def test_a_callback_may_add_to_the_row(tmp_path: Path) -> None:

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from cases import PROBLEMS
-from proxbi import AID, CG, ITD, L1, Counts, Direct, GradientDescent, Penalty, Problem, Zero
+from proxbi import AID, CG, ITD, L1, Counts, Direct, GradientDescent, Penalty, Problem, Zero, _validate
 from proxbi.problem import differentiable_grad_lower
 
 STEP = 1e-5
@@ -258,3 +258,13 @@ def test_methods_can_be_compiled_as_one_would_write_it() -> None:
         assert jnp.allclose(jax.jit(hypergradient)(problem, x, y, y).grad, 2 * (x - 2))
         state, _ = jax.jit(solver.step)(problem, solver.init(problem, x, y), jax.random.key(0))
         assert state.x.shape == (2,)
+
+
+def test_an_x_that_loops_and_branches_only_hand_on_is_not_used() -> None:
+    def lower(x: Any, y: Any) -> Any:
+        (y, _), _ = jax.lax.scan(lambda carry, _: ((0.5 * carry[0], carry[1]), None), (y, x), length=3)
+        y, _ = jax.lax.cond(y[0] > 0, lambda y, x: (y, x), lambda y, x: (-y, x), y, x)
+        return jnp.sum(y**2)
+
+    used = [_validate._used(function, jnp.ones(2), jnp.ones(2)) for function in (lower, lambda x, y: jnp.sum(x * y))]
+    assert used == [([False], [True]), ([True], [True])]

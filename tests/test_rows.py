@@ -41,11 +41,11 @@ TARGETS = DRAW.normal(size=(50, 2)) + np.array([1.0, -1.0])
 
 
 def upper(x: Any, y: Any, batch: Any) -> Any:
-    return jnp.mean(jnp.sum((y - batch["t"]) ** 2, axis=1)) / 2
+    return jnp.mean(jnp.sum((y[None] - batch["t"]) ** 2, axis=1)) / 2
 
 
 def lower(x: Any, y: Any, batch: Any) -> Any:
-    return jnp.mean(jnp.sum((y - x + jnp.asarray(0.1, x.dtype) * batch["t"]) ** 2, axis=1)) / 2
+    return jnp.mean(jnp.sum(((y - x)[None] + jnp.asarray(0.1, x.dtype) * batch["t"]) ** 2, axis=1)) / 2
 
 
 def problem(rows: Any, **options: Any) -> Problem:

@@ -49,11 +49,11 @@ BATCH = 16
 
 
 def upper(x: Any, y: Any, batch: Any) -> Any:
-    return jnp.mean(jnp.sum((y - batch["t"]) ** 2, axis=1)) / 2
+    return jnp.mean(jnp.sum((y[None] - batch["t"]) ** 2, axis=1)) / 2
 
 
 def lower(x: Any, y: Any, batch: Any) -> Any:
-    return jnp.mean(jnp.sum(batch["a"] * (y - x + batch["s"]) ** 2, axis=1)) / 2
+    return jnp.mean(jnp.sum(batch["a"] * ((y - x)[None] + batch["s"]) ** 2, axis=1)) / 2
 
 
 PROBLEM = Problem(upper, lower, L1(0.3), Rows(upper=UPPER, lower=LOWER))
@@ -110,10 +110,10 @@ def test_steps_of_y_shorten_where_the_lower_level_becomes_stiffer() -> None:
     """g_yy = e^x, and x is pulled from 0 to 3: a step of y that was stable at x0 is ten times too long there."""
 
     def stiff(x: Any, y: Any, batch: Any) -> Any:
-        return jnp.mean(jnp.exp(x[0]) * (y - batch["s"]) ** 2) / 2
+        return jnp.mean(jnp.exp(x[0]) * (y[None] - batch["s"]) ** 2) / 2
 
     def pulled(x: Any, y: Any, batch: Any) -> Any:
-        return jnp.mean((y - batch["t"]) ** 2) / 2 + jnp.sum((x - 3) ** 2) / 2
+        return jnp.mean((y[None] - batch["t"]) ** 2) / 2 + jnp.sum((x - 3) ** 2) / 2
 
     problem = Problem(pulled, stiff, Zero(), Rows(upper={"t": UPPER["t"]}, lower={"s": LOWER["s"]}))
     result = minimize(problem, jnp.zeros(1), START, ProxSABA(0.05, 0.9, batch=BATCH), steps=600)
@@ -272,7 +272,7 @@ def test_a_network_s_steps_are_found() -> None:
 
 
 def weighted(x: Any, y: Any, batch: Any) -> Any:
-    return jnp.mean(jax.nn.sigmoid(x[batch.index])[:, None] * (y - batch["s"]) ** 2) + jnp.sum(y**2) / 20
+    return jnp.mean(jax.nn.sigmoid(x[batch.index])[:, None] * (y[None] - batch["s"]) ** 2) + jnp.sum(y**2) / 20
 
 
 CLEANING = Problem(upper, weighted, Zero(), Rows(upper=UPPER, lower=LOWER))

@@ -61,3 +61,9 @@ def test_all_finite_looks_at_floats_only() -> None:
     assert _tree.all_finite({"n": jnp.arange(3), "flag": jnp.asarray(True)})
     assert _tree.all_finite({})
     assert not _tree.all_finite([jnp.ones(2), jnp.array([jnp.inf], jnp.bfloat16)])
+
+
+def test_ranks_are_not_promoted_in_tests_of_the_core() -> None:
+    """Negative control of the setting in conftest."""
+    with pytest.raises(ValueError, match="rank_promotion"):
+        jnp.ones(3) + jnp.ones((2, 3))

@@ -26,6 +26,7 @@ from proxbi import (
     OracleBudget,
     Problem,
     Result,
+    SolveWarning,
     Status,
     TimeLimit,
     _driver,
@@ -267,7 +268,7 @@ def test_a_stiff_entry_does_not_hide_what_a_soft_one_would_gain() -> None:
 )
 def test_a_hypergradient_of_zero_at_x0_is_a_flat_start(f: str, g: str, x0: float) -> None:
     """x^2 at 0, a dead relu, and the arguments of `upper` swapped: CONVERGED after one step, without a word."""
-    with pytest.warns(UserWarning, match="FLAT_START"):
+    with pytest.warns(SolveWarning, match="FLAT_START"):
         result = minimize(made(f, g), x0=vector(x0), y0=vector(0.5))
     assert result.status is Status.FLAT_START
     assert not result.converged
@@ -424,7 +425,7 @@ def test_no_status_advises_only_a_step_size() -> None:
 
 
 def test_usable_answers_do_not_raise() -> None:
-    with pytest.warns(UserWarning, match="NONSMOOTH"):
+    with pytest.warns(SolveWarning, match="NONSMOOTH"):
         result = minimize(made("kink"), x0=vector(1.0), y0=vector(1.0))
     assert result.status is Status.NONSMOOTH
     assert result.objective < 1e-6

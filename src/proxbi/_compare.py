@@ -11,7 +11,7 @@ from proxbi._minimize import minimize
 from proxbi._tree import Scalar
 from proxbi.callbacks import OracleBudget
 from proxbi.problem import Counts, Problem
-from proxbi.result import Snapshot
+from proxbi.result import HistoryRow, Snapshot
 from proxbi.solvers import Solver
 from proxbi.theory.reference import Exactly
 
@@ -83,11 +83,11 @@ class _Ledger:
         self.name, self.problem, self.exactly = name, problem, exactly
         self.rows: list[Row] = []
 
-    def __call__(self, row: Row, snapshot: Snapshot) -> None:
+    def __call__(self, row: HistoryRow, snapshot: Snapshot) -> None:
         state, known = snapshot.state, {}
         if self.exactly is not None:
             known = _true(self.problem, self.exactly, state.x, state.y, state.subgradient)
-        self.rows.append(self._row(row | jax.tree.map(float, known), int(snapshot.counts.total)))
+        self.rows.append(self._row({**row, **jax.tree.map(float, known)}, int(snapshot.counts.total)))
 
     def start(self, x0: PyTree, y0: PyTree) -> Row:
         """The row before the first step."""

@@ -5,7 +5,7 @@ import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
-from typing import Any
+from typing import Any, cast
 
 import equinox as eqx
 import jax
@@ -22,7 +22,7 @@ from proxbi._validate import first_state
 from proxbi.callbacks import AnyCallback, Callback
 from proxbi.certificate import Bounds, Certificate
 from proxbi.problem import Counts, Problem, in_blocks
-from proxbi.result import Result, Seconds, Snapshot, Status
+from proxbi.result import HistoryRow, Result, Seconds, Snapshot, Status
 from proxbi.rows import Rows
 from proxbi.solvers import BLOCK, Fault, Info, OnBatches, Solver
 
@@ -253,9 +253,9 @@ class Driver:
         first, number, most = (np.int32(a) for a in (self.snapshot.step, steps, calls))
         return self.problem, self.solver, state, self.key, first, number, self.goal, most
 
-    def _row(self, info: Info) -> dict[str, Any]:
+    def _row(self, info: Info) -> HistoryRow:
         upper, penalty = self.objective(self.snapshot.state.y)
-        return {
+        row = {
             "step": self.snapshot.step,
             "objective": upper + penalty,
             "upper": upper,
@@ -267,12 +267,13 @@ class Driver:
             **self.snapshot.counts.as_dict(),
             "seconds": self.run_seconds,
         }
+        return cast(HistoryRow, row)  # mypy does not know the names of the counts; a test compares them
 
 
 class _Reading:
     """A row, read as an `Info`."""
 
-    def __init__(self, row: dict[str, Any]):
+    def __init__(self, row: HistoryRow):
         self.stationarity = row["stationarity"]
         self.relative = float("nan") if row["relative"] is None else row["relative"]
 

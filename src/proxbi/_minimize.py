@@ -29,7 +29,7 @@ from proxbi._validate import checked
 from proxbi.callbacks import AnyCallback, Callback, Checkpoint, Progress, Run
 from proxbi.certificate import Bounds
 from proxbi.problem import Counts, Problem, in_blocks
-from proxbi.result import Result, Seconds, Snapshot, SolveError, Status
+from proxbi.result import Result, Seconds, Snapshot, SolveError, SolveWarning, Status
 from proxbi.solvers import BLOCK, AdaptiveProxBiO, OnBatches, Solver
 
 
@@ -184,7 +184,7 @@ def _returned(result: Result, throw: bool) -> Result:
     if result.status.failed and not result.improved:
         raise SolveError(result)
     if result.status.failed or result.status is Status.FLAT_START:
-        warnings.warn(f"{result.status.name}: {result.sentence}", stacklevel=3)
+        warnings.warn(f"{result.status.name}: {result.sentence}", SolveWarning, stacklevel=3)
     return result
 
 

@@ -4,10 +4,10 @@ import equinox as eqx
 
 
 class Module(eqx.Module):
-    """equinox' Module, hashed by identity: `jax.jit` asks for the hash of what it compiles, and arrays have none.
+    """The Module of equinox, hashed by identity: `jax.jit` needs the hash of what it compiles, and arrays have none.
 
-    So `jax.jit(h.prox)` and `jax.jit(hypergradient)` work as one would write them. (Not for `Problem`: what is hashed
-    may be compared, and comparing data sets is dear.)
+    So `jax.jit(h.prox)` and `jax.jit(hypergradient)` work as written. (Not for `Problem`: what is hashed may be
+    compared, and comparing data sets is expensive.)
     """
 
     def __hash__(self) -> int:

@@ -24,6 +24,7 @@ from proxbi.certificate import Bounds as Bounds
 from proxbi.certificate import Certificate as Certificate
 from proxbi.certificate import certify as certify
 from proxbi.checkpoint import CheckpointError as CheckpointError
+from proxbi.checkpoint import CheckpointWarning as CheckpointWarning
 from proxbi.distributed import shard as shard
 from proxbi.hypergradient import AID as AID
 from proxbi.hypergradient import ITD as ITD
@@ -81,9 +82,11 @@ from proxbi.regularizers import SparseSet as SparseSet
 from proxbi.regularizers import SquaredL2 as SquaredL2
 from proxbi.regularizers import Sum as Sum
 from proxbi.regularizers import Zero as Zero
+from proxbi.result import HistoryRow as HistoryRow
 from proxbi.result import Result as Result
 from proxbi.result import Snapshot as Snapshot
 from proxbi.result import SolveError as SolveError
+from proxbi.result import SolveWarning as SolveWarning
 from proxbi.result import Status as Status
 from proxbi.rows import Batch as Batch
 from proxbi.rows import MemmapRows as MemmapRows

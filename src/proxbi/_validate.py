@@ -10,6 +10,7 @@ from typing import Any
 import equinox as eqx
 import jax
 import jax.numpy as jnp
+from jax.interpreters import partial_eval
 from jaxtyping import PyTree
 
 from proxbi import _check, _compile
@@ -235,24 +236,11 @@ def _require_lower_regularizer(problem: Problem, x: PyTree, y: PyTree) -> None:
 
 
 def _used(function: Callable[..., Any], x: PyTree, y: PyTree) -> tuple[list[bool], list[bool]]:
-    """For each leaf of x and of y, whether the value of `function` can depend on it."""
+    """For each leaf of x and of y, whether the value of `function` can depend on it, through loops and branches too."""
     jaxpr = jax.make_jaxpr(function)(x, y).jaxpr
-    live = _live_inputs(jaxpr, [True] * len(jaxpr.outvars))
+    _, live = partial_eval.dce_jaxpr(jaxpr, [True] * len(jaxpr.outvars))
     split = len(jax.tree.leaves(x))
     return live[:split], live[split:]
-
-
-def _live_inputs(jaxpr: Any, live_outputs: list[bool]) -> list[bool]:
-    """Which inputs of a jaxpr its live outputs depend on: one pass backwards, looking into nested jits."""
-    live = {v for v, is_live in zip(jaxpr.outvars, live_outputs, strict=True) if is_live and not hasattr(v, "val")}
-    for equation in reversed(jaxpr.eqns):
-        outputs = [v in live for v in equation.outvars]
-        if not any(outputs):
-            continue
-        inner = equation.params.get("jaxpr") if equation.primitive.name in ("jit", "pjit") else None
-        inputs = _live_inputs(inner.jaxpr, outputs) if inner is not None else [True] * len(equation.invars)
-        live |= {v for v, is_live in zip(equation.invars, inputs, strict=True) if is_live and not hasattr(v, "val")}
-    return [v in live for v in jaxpr.invars]
 
 
 def _require_same(name: str, action: str, before: PyTree, compute: Callable[[], PyTree], of: str = "x0") -> None:

@@ -5,7 +5,7 @@ import sys
 import threading
 import traceback
 import warnings
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from os import PathLike
 from pathlib import Path
 from typing import Any, NamedTuple, TextIO
@@ -16,7 +16,7 @@ from proxbi import _check, checkpoint
 from proxbi._lock import Lock, Locked
 from proxbi.checkpoint import CheckpointError
 from proxbi.problem import Problem
-from proxbi.result import Snapshot, Status
+from proxbi.result import HistoryRow, Snapshot, Status
 from proxbi.solvers import Solver
 
 
@@ -41,7 +41,7 @@ class Callback:
     def open(self, run: Run) -> None:
         """Before the first chunk, before compilation."""
 
-    def __call__(self, row: dict[str, Any], snapshot: Snapshot) -> bool | Status | None:
+    def __call__(self, row: HistoryRow, snapshot: Snapshot) -> bool | Status | None:
         """After each chunk."""
 
     def poll(self, seconds: float) -> Status | None:
@@ -52,7 +52,7 @@ class Callback:
         """At the end, however the run ended."""
 
 
-AnyCallback = Callback | Callable[[dict[str, Any], Snapshot], bool | Status | None]
+AnyCallback = Callback | Callable[[HistoryRow, Snapshot], bool | Status | None]
 
 
 class Progress(Callback):
@@ -83,9 +83,9 @@ class Progress(Callback):
         self._task = self._bar.add_task(self.label, total=run.steps, completed=run.first, metric="compiling")
         self._bar.start()
 
-    def __call__(self, row: dict[str, Any], snapshot: Snapshot) -> None:
+    def __call__(self, row: HistoryRow, snapshot: Snapshot) -> None:
         if self._bar is not None:
-            value = row[self.metric]
+            value = _column(row, self.metric)
             shown = f"{self.metric} {value:.6g}" if value is not None else ""
             self._bar.update(self._task, completed=row["step"], metric=shown)
 
@@ -93,6 +93,11 @@ class Progress(Callback):
         if self._bar is not None:
             self._bar.stop()
             self._bar = None
+
+
+def _column(row: Mapping[str, Any], name: str) -> Any:
+    """A column whose name is not known before the program runs; other callbacks may have added it."""
+    return row[name]
 
 
 class Record(Callback):
@@ -121,7 +126,7 @@ class Record(Callback):
                 writer.writeheader()
                 writer.writerows(kept)
 
-    def __call__(self, row: dict[str, Any], snapshot: Snapshot) -> None:
+    def __call__(self, row: HistoryRow, snapshot: Snapshot) -> None:
         if not self._writes:
             return
         with self.path.open("a", newline="") as file:
@@ -156,7 +161,7 @@ class Checkpoint(Callback):
         self._saved = run.first
         self._chunks = 0
 
-    def __call__(self, row: dict[str, Any], snapshot: Snapshot) -> None:
+    def __call__(self, row: HistoryRow, snapshot: Snapshot) -> None:
         self._chunks += 1
         if self._chunks % self.every == 0:
             self._save(snapshot)
@@ -187,7 +192,8 @@ class Checkpoint(Callback):
         try:
             self._place.by_first(lambda: self._write(whole))
         except OSError as error:  # a full disk must not cost the run; the checkpoints before are intact
-            warnings.warn(f"No checkpoint was saved at step {snapshot.step}: {error}. The run continues.", stacklevel=2)
+            message = f"No checkpoint was saved at step {snapshot.step}: {error}. The run continues."
+            warnings.warn(message, checkpoint.CheckpointWarning, stacklevel=2)
         else:
             self._saved = snapshot.step
 
@@ -212,7 +218,7 @@ class Watchdog(Callback):
         self._ended = threading.Event()
         threading.Thread(target=self._watch, args=(self._ended,), daemon=True, name="proxbi-watchdog").start()
 
-    def __call__(self, row: dict[str, Any], snapshot: Snapshot) -> None:
+    def __call__(self, row: HistoryRow, snapshot: Snapshot) -> None:
         self._beats, self._step = self._beats + 1, snapshot.step
 
     def poll(self, seconds: float) -> Status | None:
@@ -248,10 +254,11 @@ class StopBelow(Callback):
         """`metric` is a key of the rows of `Result.history`."""
         self.metric, self.value = metric, value
 
-    def __call__(self, row: dict[str, Any], snapshot: Snapshot) -> bool:
+    def __call__(self, row: HistoryRow, snapshot: Snapshot) -> bool:
         if self.metric not in row:
             raise KeyError(f"StopBelow: no metric {self.metric!r} in the row; it has {', '.join(row)}.")
-        return row[self.metric] is not None and row[self.metric] <= self.value
+        found = _column(row, self.metric)
+        return found is not None and found <= self.value
 
 
 class TimeLimit(Callback):
@@ -278,5 +285,5 @@ class OracleBudget(Callback):
         _check.positive_int("total", total)
         self.total = self.most_calls = total
 
-    def __call__(self, row: dict[str, Any], snapshot: Snapshot) -> Status | None:
+    def __call__(self, row: HistoryRow, snapshot: Snapshot) -> Status | None:
         return Status.BUDGET if snapshot.counts.total >= self.total else None

@@ -10,6 +10,7 @@ import hashlib
 import json
 import os
 import re
+import sys
 import warnings
 from collections.abc import Iterator
 from dataclasses import fields, is_dataclass
@@ -31,12 +32,16 @@ from proxbi.result import Snapshot
 from proxbi.rows import RowError, RowSource
 from proxbi.solvers import Solver
 
-FORMAT = "proxbi-checkpoint-1"
+FORMAT = "proxbi-checkpoint-2"
 SUFFIX = ".safetensors"
 
 
 class CheckpointError(ValueError):
     """A checkpoint that cannot be used, and why."""
+
+
+class CheckpointWarning(UserWarning):
+    """A checkpoint was not written, or a damaged one was skipped; the run continues without it."""
 
 
 def save(folder: Path, snapshot: Snapshot, fingerprint: dict[str, str], keep: int) -> Path:
@@ -82,7 +87,7 @@ def load(where: Path, like: PyTree, fingerprint: dict[str, str]) -> Snapshot | N
         except CheckpointError as error:
             if not isinstance(error.__cause__, _Damage) or number == len(files) - 1:
                 raise
-            warnings.warn(f"{error} The checkpoint before it is used.", stacklevel=2)
+            warnings.warn(f"{error} The checkpoint before it is used.", CheckpointWarning, stacklevel=2)
     return None
 
 
@@ -115,10 +120,29 @@ def prepare(folder: Path, first: int) -> None:
 
 
 def fingerprint(problem: Problem, solver: Solver) -> dict[str, str]:
-    """Digests of what must not change between a run and its resumption, by the names used in messages."""
-    parts = {name: _describe(part) for name, part in problem.place.described(problem).items()}
-    parts |= {"problem": iter([type(problem).__qualname__]), "solver": _describe(jax.tree.structure(solver))}
-    return {name: hashlib.sha256("\n".join(lines).encode()).hexdigest() for name, lines in parts.items()}
+    """Digests of what must not change between a run and its resumption, by the names used in messages.
+
+    Each is `data:python:code`. The digest of the compiled functions stands apart, beside the Python that compiled them:
+    another Python compiles the same source to other code.
+    """
+    parts = {name: list(_describe(part)) for name, part in problem.place.described(problem).items()}
+    parts |= {"problem": [type(problem).__qualname__], "solver": list(_describe(jax.tree.structure(solver)))}
+    return {name: _mark(lines) for name, lines in parts.items()}
+
+
+def _mark(parts: list[str | CodeType]) -> str:
+    data = [part for part in parts if isinstance(part, str)]
+    code = [_line(part) for part in parts if isinstance(part, CodeType)]
+    one, other = (hashlib.sha256("\n".join(lines).encode()).hexdigest() for lines in (data, code))
+    return f"{one}:{sys.implementation.cache_tag}:{other}"
+
+
+def _agree(saved: str, expected: str) -> bool:
+    """Whether two digests of `fingerprint` may belong to the same thing. Code of different Pythons is not compared."""
+    if saved == expected:
+        return True
+    (data, python, _), (its_data, its_python, _) = saved.split(":"), expected.split(":")
+    return data == its_data and python != its_python
 
 
 class _Damage(Exception):
@@ -136,7 +160,7 @@ def _read(path: Path, like: PyTree, expected: dict[str, str]) -> Snapshot:
             "other steps: continue with that version, or start anew from its arrays (safetensors)."
         )
     for name, digest in expected.items():
-        if described["fingerprint"].get(name) != digest:
+        if name not in described["fingerprint"] or not _agree(described["fingerprint"][name], digest):
             raise CheckpointError(f"checkpoint {str(path)!r} belongs to another problem or solver: its {name} differs.")
     names = [name for name, _ in _named_leaves(like)]
     if names != list(described["dtypes"]):
@@ -202,10 +226,10 @@ def _named_leaves(tree: PyTree) -> list[tuple[str, Any]]:
     return [(jax.tree_util.keystr(path), leaf) for path, leaf in jax.tree_util.tree_leaves_with_path(tree)]
 
 
-def _describe(thing: Any, seen: tuple[Any, ...] = ()) -> Iterator[str]:
-    """Lines that are the same in another process exactly when `thing` is: bytes of arrays; of functions the code and
-    what it refers to, that is defaults, closures, and the data and functions of its own module. (Of imported functions
-    only the names.)
+def _describe(thing: Any, seen: tuple[Any, ...] = ()) -> Iterator[str | CodeType]:
+    """Parts that are the same in another process exactly when `thing` is: bytes of arrays; of functions the code and
+    what it refers to: defaults, closures, and the data and functions of its own module. (Of imported functions only
+    the names.)
     """
     if any(thing is outer for outer in seen):  # a function that closes over itself
         return
@@ -223,10 +247,9 @@ def _describe(thing: Any, seen: tuple[Any, ...] = ()) -> Iterator[str]:
         yield type(thing).__qualname__
         yield from _describe(_described(thing), inside)
     elif isinstance(thing, CodeType):
-        yield f"{thing.co_name}{thing.co_code.hex()}{thing.co_names}{thing.co_varnames}"
-        for constant in thing.co_consts:
-            yield from _describe(constant, inside)
+        yield thing
     elif isinstance(thing, FunctionType):
+        yield thing.__qualname__
         parts = [cell.cell_contents for cell in thing.__closure__ or ()]
         named = (thing.__globals__.get(name) for name in _names(thing.__code__))
         parts += [value for value in named if _is_own(value, thing.__module__)]
@@ -237,7 +260,7 @@ def _describe(thing: Any, seen: tuple[Any, ...] = ()) -> Iterator[str]:
     elif hasattr(thing, "__wrapped__") or hasattr(thing, "fun"):  # jax.jit and the like; jax's shell of a partial
         yield from _describe(getattr(thing, "__wrapped__", None) or thing.fun, inside)
     elif isinstance(thing, set | frozenset):
-        yield from sorted(line for item in thing for line in _describe(item, inside))
+        yield from sorted((part for item in thing for part in _describe(item, inside)), key=_line)
     elif is_dataclass(thing) and not isinstance(thing, type):  # a module: its static fields are no leaves
         yield type(thing).__qualname__
         for field in fields(thing):
@@ -250,6 +273,14 @@ def _describe(thing: Any, seen: tuple[Any, ...] = ()) -> Iterator[str]:
         yield type(thing).__qualname__
         for child in (structure, *children):
             yield from _describe(child, inside)
+
+
+def _line(part: str | CodeType) -> str:
+    """A part as text: of code its instructions, its names and its constants."""
+    if isinstance(part, str):
+        return part
+    constants = [_line(inner) for constant in part.co_consts for inner in _describe(constant)]
+    return "\n".join([f"{part.co_name}{part.co_code.hex()}{part.co_names}{part.co_varnames}", *constants])
 
 
 def _described(source: RowSource) -> Any:

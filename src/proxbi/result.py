@@ -2,7 +2,7 @@
 
 from dataclasses import dataclass
 from enum import Enum
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple, TypedDict
 
 from jaxtyping import PyTree
 
@@ -12,13 +12,63 @@ if TYPE_CHECKING:
     import pandas
 
 
+class HistoryRow(TypedDict):
+    """One row of `Result.history`; callbacks get the same. Columns are the keys of a dictionary: `row["objective"]`.
+    A callback may add columns.
+
+    | column | |
+    |---|---|
+    | `step` | outer steps so far |
+    | `objective` | f(x, y) + h(x) |
+    | `upper`, `regularizer` | f(x, y) and h(x) |
+    | `stationarity` | estimate of dist(0, d(Phi + h)(x)); of the previous x for solvers that do not look ahead |
+    | `relative` | the same relative to the scale of `rtol`; None if the solver has no such scale |
+    | `lower_residual` | norm of g_y |
+    | `linear_residual` | relative residual of the adjoint solve; None if there is none |
+    | `grad_lower`, `grad_upper`, `grad_lower_x` | gradients so far: g_y, (f_x, f_y), g_x |
+    | `hvp`, `cross` | Hessian products g_yy v and cross products g_xy v so far |
+    | `prox`, `prox_lower` | proxes of h and of the lower regularizer so far |
+    | `value_upper`, `value_lower` | values of f and g so far |
+    | `rows` | derivatives of single rows so far, with minibatches |
+    | `seconds` | run time so far, without compiling, metrics, callbacks and checkpoints |
+
+    >>> import jax.numpy as jnp
+    >>> from proxbi import minimize
+    >>> from proxbi.analytic import scalar_problem
+    >>> result = minimize(scalar_problem(), jnp.array(0.0), jnp.array(0.0))
+    >>> result.history[-1]["objective"] == result.objective
+    True
+    """
+
+    step: int
+    objective: float
+    upper: float
+    regularizer: float
+    stationarity: float
+    relative: float | None
+    lower_residual: float
+    linear_residual: float | None
+    grad_lower: int
+    grad_upper: int
+    hvp: int
+    cross: int
+    prox: int
+    value_upper: int
+    value_lower: int
+    grad_lower_x: int
+    prox_lower: int
+    rows: int
+    seconds: float
+
+
 class Snapshot(NamedTuple):
     """The complete state of a run: enough to continue it as if it had never stopped."""
 
     step: int
     state: PyTree
     counts: Counts
-    history: list[dict[str, Any]]
+    history: list[Any]
+    """Rows of the run: each a `HistoryRow` in runs of `minimize`."""
 
 
 class Status(Enum):
@@ -148,7 +198,7 @@ class Result:
     """|grad_y g(x, y)|."""
     linear_residual: float | None
     """The relative residual of the adjoint solve; None if there is none (ITD)."""
-    history: list[dict[str, Any]]
+    history: list[HistoryRow]
     """One row for each chunk; its stationarity is that of the iterate one step before."""
     counts: Counts
     """All oracle calls, including those of the certificate at the end. (`state.counts` excludes these: a resumed run
@@ -208,6 +258,10 @@ class Result:
             f"{rows}"
             f"{self.seconds.run:.2f} s (+ {self.seconds.compile:.2f} s compiling). {self.sentence}"
         )
+
+
+class SolveWarning(UserWarning):
+    """A run broke down, or may have started at a flat place; the best point that was found is returned."""
 
 
 class SolveError(RuntimeError):

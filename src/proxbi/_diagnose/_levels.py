@@ -28,6 +28,11 @@ _REACH = 0.1  # relative: how far around y* kinks are looked for
 _DIRECTIONS = 3  # that kinks are looked for along
 _FALLEN = 1e-3  # of |g_y| at y0: less than this is not large
 _RUNS_AWAY = f"y runs away while its gradient falls: lower has no minimiser in y. {RIDGE}"
+_NEGATIVE = (
+    "lower is not convex in y there. Check its sign and the order of its arguments, start at a y0 near a minimiser, or "
+    "add a ridge term above {ridge:.2g} * jnp.sum(y**2). For a network use ProxBiO(ITD(Nesterov(...)), step_size), "
+    "which differentiates training steps."
+)
 _ON_THE_FACE = (
     "lower alone is not strongly convex in y. That will do if it is so along the active face of y*, as with a Lasso of "
     "more coefficients than rows; if not, add a ridge term."
@@ -94,6 +99,8 @@ def _convexity(low: float, high: float, dtype: Any) -> tuple[str, Level]:
         return "g_yy is NaN or infinite. Check the domain of lower.", Level.FAULT
     if hidden and high > 0 and dtype == jnp.float32:
         return f"float32 cannot distinguish the smallest from 0. Check again in float64; or: {RIDGE}", Level.NOTE
+    if not hidden and low < 0:
+        return _NEGATIVE.format(ridge=-low / 2), Level.FAULT
     if hidden or low <= 0:
         return f"lower is not strongly convex in y. {RIDGE}", Level.FAULT
     return "strongly convex, as far as seen.", Level.OK

@@ -22,6 +22,10 @@ UNITS = 384  # 3 x 128: for 1, 2, 3, 4, 6, 8, 12, 16, 24, 32, 48, 64, 96, 128, 1
 _MOST_BLOCK = 20_000  # rows of a block of `glm.Design`: see `glm.layouts`
 
 
+class ShardWarning(UserWarning):
+    """A mesh on which a run may wait for ever."""
+
+
 def block_of(rows: int) -> int:
     """Rows in a block: every device has a whole number of them."""
     each = -(-rows // UNITS)
@@ -54,6 +58,7 @@ def require_mesh(mesh: Any) -> None:
         warnings.warn(
             f"mesh has {len(local)} CPU devices of this process, which has {_threads()} threads: devices wait for one "
             "another, and may wait for ever. Start a process for each device instead.",
+            ShardWarning,
             stacklevel=3,
         )
 

@@ -1,6 +1,6 @@
-"""Weighted linear models (softmax, logistic, squared) with oracles that read the data seldom, and fast.
+"""Weighted linear models (softmax, logistic, squared) with fast oracles that make few passes over the data.
 
-`linear_model` makes the bilevel problem; `design` holds the features, `losses` the losses.
+`linear_model` makes the bilevel problem, `design` the feature matrix; the losses are `Softmax`, `Logistic`, `Squared`.
 """
 
 from proxbi.glm.layouts import Design as Design

@@ -1,21 +1,21 @@
-r"""The matrix X of a linear model, kept as its two products are fastest where it lies.
+r"""The feature matrix X of a linear model, stored so that its two products are fast on its device.
 
     scores    Z = X W'     (rows by outputs)          sums    G = R' X     (outputs by features)
 
-Both read all of X, which is what a step costs; everything else is as small as Z.
+Both read all of X, which dominates the cost of a step; everything else is as small as Z.
 
-- **CPU**: a product is fast where the summed axis is the contiguous one. X is kept with its transpose: Z = X (W') and
-  G' = X' R. And both are computed for whole vectors of outputs: 16 of them take less time than 10.
-- **Accelerators**: one X. R' X sums over millions of rows with few outputs, which leaves most of the device idle: it is
-  computed for blocks of rows, all at once, and the blocks are summed. By default XLA rounds float32 to the 11 bits of
-  TF32 there, too few for a hypergradient. On a GPU scores are three products of TF32, which together err as float32
-  does and take less time than it; sums are float32.
-- **bfloat16**: X takes half the memory, and half the time to read. A float32 is the sum of three bfloat16: so are W and
-  R, as three times as many outputs, and products of two bfloat16 are exact in float32. So X is rounded, once, and
-  nothing else is.
-- **Sparse** (BCOO): as it is.
+- **CPU**: a product is fast if the summed axis is the contiguous one. X is stored with its transpose: Z = X (W') and
+  G' = X' R. Both are computed for whole SIMD vectors of outputs: 16 outputs take less time than 10.
+- **Accelerators**: one X. R' X sums over millions of rows with few outputs, which leaves most of the device idle. So it
+  is computed for all blocks of rows at once, and the blocks are summed. By default XLA rounds float32 to the 11 bits of
+  TF32 there, too few for a hypergradient. On a GPU scores are three products in TF32, which together are as accurate as
+    float32 and faster; sums are float32.
+- **bfloat16**: X takes half the memory, and half the time to read. A float32 is the sum of three bfloat16.
+  W and R are split so, into three times as many outputs, and products of two bfloat16 are exact in float32. So X is
+  rounded once, and nothing else is.
+- **Sparse** (BCOO): stored as given.
 
-XLA would move transposes through products, and so undo the choice; `optimization_barrier` keeps them apart.
+XLA would move transposes through products and undo the choice; `optimization_barrier` prevents that.
 """
 
 from typing import Any, Literal
@@ -30,7 +30,7 @@ from proxbi import _check
 
 Layout = Literal["rows", "both", "blocks"]
 
-_VECTOR = 32  # bytes: what a CPU adds and multiplies at once (AVX2; twice that where there is AVX-512)
+_VECTOR = 32  # bytes of a SIMD register (AVX2; twice that with AVX-512)
 _LEAST_BLOCK, _MOST_BLOCK = 2_000, 4_000  # rows; on an H200 20,000 take a tenth longer
 _GPUS = ("gpu", "cuda")  # NVIDIA's, as JAX calls them; AMD's have no TF32
 _PARTS = 3  # bfloat16 in a float32: 24 bits, 8 in each
@@ -44,7 +44,7 @@ class Design(eqx.Module):
     """X, rows by features, and its products; made by `design`."""
 
     matrix: Any
-    """X, with rows of zeros at its end where blocks ask for them; an array, or a BCOO."""
+    """X, padded with rows of zeros if blocks need them; an array, or a BCOO."""
     transpose: Array | None
     """X', in the layout "both"."""
     rows: int = eqx.field(static=True)
@@ -53,7 +53,7 @@ class Design(eqx.Module):
 
     @property
     def features(self) -> int:
-        """How many columns X has."""
+        """The number of columns of X."""
         return self.matrix.shape[1]
 
     def scores(self, weights: Float[Array, "outputs features"]) -> Float[Array, "rows outputs"]:
@@ -90,15 +90,15 @@ class Design(eqx.Module):
 
 
 def design(matrix: Any, *, layout: Layout | None = None, dtype: Any = None) -> Design:
-    """X as it is fastest on the device where it lies: an array goes where JAX puts it, a JAX array stays.
+    """X in the layout that is fastest on its device: a NumPy array goes to the default device, a JAX array stays.
 
     **Arguments:**
 
     - `matrix`: rows by features, an array or a `jax.experimental.sparse.BCOO`.
-    - `layout`: "both" keeps X and its transpose, twice the memory, and is the default on a CPU; "blocks" is that
-      elsewhere; "rows" takes products as they come, which is best where `vmap` makes many outputs out of few.
-    - `dtype`: how X is stored: `jnp.bfloat16` takes half the memory of float32, and half the time of a GPU. None leaves
-      it as it is.
+    - `layout`: "both" keeps X and its transpose, in twice the memory, and is the default on a CPU; "blocks" is the
+      default elsewhere; "rows" computes plain products, which is best if `vmap` turns few outputs into many.
+    - `dtype`: of the stored X: `jnp.bfloat16` takes half the memory of float32, and half the time on a GPU. None keeps
+      the dtype.
 
     >>> X = design(jnp.array([[1.0, 2.0], [3.0, 4.0]]))
     >>> print(X.scores(jnp.array([[1.0, -1.0]])), X.sums(jnp.array([[1.0], [0.5]])))
@@ -129,30 +129,30 @@ def _sparse(matrix: BCOO, layout: Layout | None, dtype: Any) -> Design:
 
 
 def _platform(array: Array) -> str:
-    """Where the array lies; inside `jit`, where it will."""
+    """The platform of the array; inside `jit`, of the program."""
     return jax.default_backend() if isinstance(array, jax.core.Tracer) else next(iter(array.devices())).platform
 
 
 def _block(rows: int) -> int:
-    """Rows in a block: a divisor of all rows if there is one, which then need not be copied to add some."""
+    """Rows per block: a divisor of the number of rows if there is one, so that no copy with padding is needed."""
     largest = min(rows, _MOST_BLOCK)
     divisors = (block for block in range(largest, _LEAST_BLOCK - 1, -1) if rows % block == 0)
     return next(divisors, largest)
 
 
 def _exactly(array: Array) -> str | None:
-    """The precision of a product: all bits of its factors. Products of bfloat16 have no more to begin with."""
+    """The precision of a product: all bits of its factors. For bfloat16 the default is exact already."""
     return None if array.dtype == jnp.bfloat16 else "highest"
 
 
 def _whole_vectors(columns: int, dtype: Any) -> int:
-    """So many columns, or a few more that fill vectors; up to half a vector is as fast as it is."""
+    """The number of columns, rounded up to fill SIMD vectors; up to half a vector gains nothing from it."""
     width = _VECTOR // jnp.dtype(dtype).itemsize
     return columns if columns <= width // 2 else -(-columns // width) * width
 
 
 def _extended(array: Array, size: int, axis: int) -> Array:
-    """With zeros at the end of an axis, up to `size`."""
+    """Padded with zeros at the end of an axis, up to `size`."""
     missing = size - array.shape[axis]
     return jnp.pad(array, [(0, missing if k == axis else 0) for k in range(array.ndim)]) if missing else array
 

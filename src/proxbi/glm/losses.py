@@ -1,7 +1,7 @@
 """Losses of linear models: functions of the scores z = W x + b of a row and of its target, with two derivatives in z.
 
-All are convex in z. A loss of your own is a subclass of `Loss`; only `value` must be written, its derivatives are then
-taken by automatic differentiation in z, which costs no pass over X.
+All are convex in z. A loss of your own is a subclass of `Loss`. Only `value` is required: derivatives in z are then
+computed by automatic differentiation, which needs no pass over X.
 """
 
 from abc import abstractmethod
@@ -28,7 +28,7 @@ class Loss(Module):
         return jax.grad(lambda z: jnp.sum(self.value(z, targets)))(scores)
 
     def curvature(self, scores: Scores, targets: Array) -> Callable[[Scores], Scores]:
-        """The map s -> l'' s of each row; what depends on z alone is computed once."""
+        """The map s -> l'' s of each row; the part that depends on z alone is computed once."""
         return jax.linearize(lambda z: self.slope(z, targets), scores)[1]
 
     def total_curvature(
@@ -64,7 +64,7 @@ class Softmax(Loss):
 
 
 class Logistic(Loss):
-    """l = sum_k log(1 + e^{z_k}) - t_k z_k for t_k in [0, 1]: one yes-or-no question for each output."""
+    """l = sum_k log(1 + e^{z_k}) - t_k z_k for t_k in [0, 1]: one binary target per output."""
 
     def value(self, scores: Scores, targets: Array) -> Float[Array, " rows"]:
         return jnp.sum(jax.nn.softplus(scores) - targets * scores, axis=1)
@@ -91,5 +91,5 @@ class Squared(Loss):
 
 
 def _hot(scores: Scores, targets: Array) -> Array:
-    """Where the class of each row is. A comparison: gathers and scatters are slow on every device."""
-    return targets[:, None] == jnp.arange(scores.shape[1], dtype=targets.dtype)
+    """One-hot targets as a comparison: gathers and scatters are slow on every device."""
+    return targets[:, None] == jnp.arange(scores.shape[1], dtype=targets.dtype)[None]

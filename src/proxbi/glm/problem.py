@@ -1,16 +1,16 @@
-r"""Weighted linear models as bilevel problems, with oracles of their own.
+r"""Weighted linear models as bilevel problems with hand-written oracles.
 
     upper    f(x, y) = 1/m sum_j u_j(x) l(W z_j + b, t_j) + 1/2 <q(x), y^2>           over held-out rows
     lower    g(x, y) = 1/n sum_i w_i(x) l(W z_i + b, t_i) + 1/2 <r(x), y^2>           over training rows
 
-with y = W, or (W, b). x chooses the weights w of the rows, the penalties r, or both. With S = Z W' + 1 b' the scores
+with y = W, or (W, b). x determines the weights w of the rows, the penalties r, or both. With S = Z W' + 1 b' the scores
 of all rows at y, and S(v) those at v, the derivatives of g are
 
     g_y       = (w l'(S) / n)' Z + r y                      g_yy v = (w l''(S) S(v) / n)' Z + r v
     g_x       = w'(x)^T l(S) / n + r'(x)^T y^2 / 2          g_xy v = w'(x)^T <l'(S), S(v)> / n + r'(x)^T (y v)
 
-A gradient or a product with g_yy takes two passes over Z, a cross term one. S, l'(S) and l''(S) belong to the point:
-`hvp` and `cross` compute them once, for all directions v.
+A gradient or a product with g_yy takes two passes over Z, a cross product one. S, l'(S) and l''(S) do not depend on v:
+`hvp` and `cross` compute them once for all directions.
 """
 
 from collections.abc import Callable
@@ -76,13 +76,13 @@ class WeightedLoss(eqx.Module):
         return fit + 0.5 * _tree.dot(self._penalties(x, y), jax.tree.map(jnp.square, y))
 
     def gradient(self, x: PyTree, y: PyTree, data: dict[str, Rows]) -> PyTree:
-        """In y."""
+        """The gradient in y."""
         rows = data[self.part]
         slopes = self.loss.slope(rows.scores(y), rows.targets) * self._weights(x, y, rows)[:, None]
         return _sum(rows.pull_back(slopes, y), _times(self._penalties(x, y), y))
 
     def gradient_x(self, x: PyTree, y: PyTree, data: dict[str, Rows]) -> PyTree:
-        """In x."""
+        """The gradient in x."""
         rows = data[self.part]
         losses = self.loss.value(rows.scores(y), rows.targets)
         return self._pull_back_x(x, y, rows)(losses, jax.tree.map(lambda leaf: 0.5 * leaf**2, y))
@@ -111,7 +111,7 @@ class WeightedLoss(eqx.Module):
         return jnp.broadcast_to(self.weights(x), (count,)).astype(dtype) / count
 
     def _penalties(self, x: PyTree, y: PyTree) -> PyTree:
-        """r, in the shape of y. A number is for all of y, an array for W alone."""
+        """r, in the shape of y. A number applies to all of y, an array to W alone."""
         r = self.ridge(x)
         if isinstance(y, Linear) and not isinstance(r, Linear):
             r = Linear(r, r if jnp.ndim(r) == 0 else jnp.zeros_like(y.bias))
@@ -125,12 +125,12 @@ class WeightedLoss(eqx.Module):
 
 class LinearModel(Problem):
     """A `Problem` whose lower level is a `WeightedLoss`; made by `linear_model`. Its upper level may be any function of
-    (x, y, data), then differentiated automatically; `data["train"]` and `data["held_out"]` are `Rows`.
+    (x, y, data), which is differentiated automatically; `data["train"]` and `data["held_out"]` are `Rows`.
     """
 
     lower: WeightedLoss
     spectrum: Spectrum | None = None
-    """Of the training features, where there is a preconditioner."""
+    """The spectrum of the training features, if there is a preconditioner."""
 
     def grad_upper(self, x: PyTree, y: PyTree) -> tuple[PyTree, PyTree]:
         if not isinstance(self.upper, WeightedLoss):
@@ -150,8 +150,8 @@ class LinearModel(Problem):
         return self.lower.cross(x, y, self.data)
 
     def preconditioner(self, x: PyTree, y: PyTree) -> Callable[[PyTree], PyTree] | None:
-        """See `proxbi.glm.spectrum`. None, and what solvers learn instead, without a spectrum and where the penalty is
-        not one number for all of y.
+        """See `proxbi.glm.spectrum`. None without a spectrum, or if the penalty is not one number for all of y: solvers
+        then learn a preconditioner.
         """
         spectrum, ridge = self.spectrum, self.lower.ridge(x)
         if spectrum is None or isinstance(ridge, Linear) or jnp.ndim(ridge) > 0:
@@ -183,23 +183,24 @@ def linear_model(
     $$g(x, y) = \tfrac1n\sum_i w_i(x)\,\ell(W z_i + b, t_i) + \tfrac12\langle r(x), y^2\rangle, \qquad
       f(x, y) = \tfrac1m\sum_j \ell(W z_j + b, t_j)\ \text{over the rows held out.}$$
 
-    Equal to the same formulas under automatic differentiation, to rounding, and faster: see `proxbi.glm.layouts`.
+    The oracles are faster than automatic differentiation of these formulas, and equal up to rounding: see
+    `proxbi.glm.layouts`.
 
     **Arguments:**
 
     - `train`, `held_out`: pairs (features, targets). Features are rows by features, an array or a BCOO. Targets are
-      classes 0, 1, ... (softmax), numbers in [0, 1] (logistic) or any numbers (squared), one or several to a row.
+      classes 0, 1, ... (softmax), numbers in [0, 1] (logistic) or any numbers (squared), one or several per row.
     - `loss`: a name, or a `Loss`.
     - `weights`: w, one for each training row: an array, or a function of x that returns it.
     - `ridge`: r, a number, an array or a function of x: a scalar penalises all of y; an array is broadcast against W,
-      so `(features,)` is one for each feature and `(outputs, 1)` one for each class, and leaves the bias alone; a
+      so `(features,)` is one penalty per feature and `(outputs, 1)` one per class, without a penalty on the bias; a
       `Linear` gives both. g must be strongly convex: penalise W, or have more rows than features.
     - `regularizer`: h.
-    - `preconditioned`: compute the spectrum of the training features, once, as a preconditioner for the default solver,
-      which then takes fewer Hessian products. Only for a `ridge` of one number, and dense features, not thousands.
+    - `preconditioned`: compute the spectrum of the training features once, as a preconditioner for the default solver,
+      which then needs fewer Hessian products. Only for a `ridge` of one number and up to 2,048 dense features.
     - `layout`, `dtype`: of the features; see `design`.
 
-    y is W, outputs by features (for one output, `(features,)` does too), or `Linear(W, b)` for a model with a bias.
+    y is W, outputs by features (or `(features,)` for one output), or `Linear(W, b)` for a model with a bias.
     Softmax does not change when one number is added to all biases: y stays where it starts in that direction.
 
     >>> from proxbi import Box, minimize
@@ -223,7 +224,7 @@ def linear_model(
 
 
 def rows(name: str, features: Any, targets: Any, loss: Loss, layout: Layout | None = None, dtype: Any = None) -> Rows:
-    """`Rows` in the layout of this device, or an error that calls them `name`."""
+    """`Rows` in the layout of this device; errors call them `name`."""
     made = design(features, layout=layout, dtype=dtype)
     classes = isinstance(loss, Softmax)
     targets = jnp.asarray(targets)
@@ -238,7 +239,7 @@ def rows(name: str, features: Any, targets: Any, loss: Loss, layout: Layout | No
 
 
 def _of_x(given: Any) -> OfX:
-    """A function of x, as a pytree; what is no function is constant."""
+    """A function of x, as a pytree; anything else is taken as constant."""
     if not callable(given):
         return Partial(_constant, jax.tree.map(_check.as_float, given))
     return given if not jax.tree_util.all_leaves([given]) else Partial(given)

@@ -1,14 +1,14 @@
 r"""A preconditioner for the Hessian of a linear model, from the spectrum of its features.
 
-The Hessian is 1/n sum_i w_i l''_i (x) z_i z_i' + r I, with (x) the product of Kronecker. What makes it ill-conditioned
-is the spread of the features, which no x changes. With
+The Hessian is 1/n sum_i w_i l''_i (x) z_i z_i' + r I, with (x) the Kronecker product. It is ill-conditioned because
+of the spread of the features, which does not depend on x. With
 
     Q L Q' = 1/n sum_i z_i z_i'     computed once,     U C U' = 1/n sum_i w_i l''_i     at the present point,
 
-the first features by features and the second outputs by outputs, it is close to UCU' (x) QLQ' + r I, whose inverse
-turns a matrix R, outputs by features, into U ((U' R Q) / (c l' + r)) Q'. It is exact where all rows are alike (squared
-loss, equal weights), and where l'' vanishes: along a number added to all scores of softmax. It costs two products with
-Q, and no pass over X.
+    the first features by features and the second outputs by outputs, it is close to UCU' (x) QLQ' + r I, whose inverse
+    maps a matrix R, outputs by features, to U ((U' R Q) / (c l' + r)) Q'. It is exact if all rows have the same
+    w l'' (squared loss, equal weights), and in directions where l'' vanishes: a number added to all scores of softmax.
+    It costs two products with Q, and no pass over X.
 """
 
 import equinox as eqx
@@ -20,7 +20,7 @@ from jaxtyping import Array, Float
 from proxbi._tree import Scalar
 from proxbi.glm.layouts import Design
 
-_MOST_ROWS = 20_000  # evenly spaced: the spectrum of more is the same, and takes as long as a run to compute
+_MOST_ROWS = 20_000  # evenly spaced: more rows hardly change the spectrum, and computing it takes as long as a run
 _MOST_FEATURES = 2_048  # an eigenvalue problem of this size takes seconds, and grows with the third power
 _EXACT = jax.lax.Precision.HIGHEST  # accelerators would round the factors
 
@@ -32,7 +32,7 @@ class Spectrum(eqx.Module):
     values: Float[Array, " features"]
 
     def inverse(self, curvature: Float[Array, "outputs outputs"], ridge: Scalar) -> "Inverse":
-        """Of the Hessian with this total curvature of the rows."""
+        """The inverse for this total curvature of the rows."""
         values, vectors = jnp.linalg.eigh(curvature)
         values = jnp.maximum(values, 0)
         ridge = jnp.asarray(ridge, values.dtype)
@@ -58,7 +58,7 @@ class Inverse(eqx.Module):
 
 
 def _positive(stiffness: Array) -> Array:
-    """Along directions without any curvature nothing is known: they count as the flattest that rounding tells apart."""
+    """Directions without curvature get the smallest curvature that rounding resolves."""
     least = float(jnp.finfo(stiffness.dtype).eps) * jnp.max(stiffness)
     return jnp.where(least > 0, jnp.maximum(stiffness, least), 1)
 
@@ -68,7 +68,7 @@ def _product(a: Array, b: Array) -> Array:
 
 
 def spectrum(design: Design) -> Spectrum | None:
-    """Of the rows, or of a part of many; None for sparse features, and for very many."""
+    """The spectrum of the rows, or of some if there are many; None for sparse or very many features."""
     if isinstance(design.matrix, BCOO) or design.features > _MOST_FEATURES:
         return None
     return _spectrum(design.matrix[: design.rows : -(-design.rows // _MOST_ROWS)])

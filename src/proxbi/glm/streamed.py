@@ -4,9 +4,9 @@ With one weight for each row, g is a sum over blocks B of rows,
 
     g(x, y) = sum_B |B|/n g_B(x_B, y) + r |y|^2 / 2,      g_B(x_B, y) = 1/|B| sum_{i in B} w(x_i) l(W z_i + b, t_i),
 
-and each g_B is a `WeightedLoss` of rows that are in memory: its gradient and its products with g_yy are added up, those
-with g_xy are parts of the vector of all rows. A gradient, a Hessian product or a cross term is one pass over the file.
-In memory are two blocks and vectors as long as x.
+and each g_B is a `WeightedLoss` of rows that are in memory: gradients and products with g_yy are summed, and
+products with g_xy are concatenated. A gradient, a Hessian product or a cross product is one pass over the file. Memory
+holds two blocks and vectors as long as x.
 """
 
 from collections.abc import Callable
@@ -30,11 +30,11 @@ from proxbi.rows import RowSource
 from proxbi.rows._host import HostBlock, HostRows, Prefetched, require_usable
 
 _SPECTRUM_ROWS = 20_000  # as `glm.spectrum` takes
-_ANY_CLASS = 2**31  # of 32 bits: only negative ones are none
+_ANY_CLASS = 2**31  # of 32 bits: only negative ones are invalid
 
 
 class StreamedLoss(WeightedLoss):
-    """`WeightedLoss` over rows that come block by block, with a weight for each: w acts on each entry of x alone."""
+    """`WeightedLoss` over rows read in blocks, with one weight per row: w is applied to each entry of x."""
 
     def __call__(self, x: PyTree, y: PyTree, data: dict[str, Any]) -> Scalar:
         fit = self._sum(x, y, data, lambda loss, own, rows: loss(own, y, rows))
@@ -68,7 +68,7 @@ class StreamedLoss(WeightedLoss):
         return rows.sum(lambda block: _tree.scale(share, oracle(*self._at(block, block.counts, x, y))))
 
     def _each(self, x: Array, y: PyTree, data: dict[str, Any], oracle: Callable[..., Array]) -> Array:
-        """The same for what has an entry for each row; those of two blocks have the same entry in both."""
+        """The same for oracles with one entry per row; rows that are in two blocks get the same entry in both."""
         rows = _fitting(data[self.part], x)
         share = rows.source.size / len(rows)
         return rows.each(lambda block: share * oracle(*self._at(block, jnp.ones_like(block.counts), x, y)), x)
@@ -100,7 +100,7 @@ def streamed_model(
     block: int | None = None,
     check: bool = True,
 ) -> LinearModel:
-    r"""`linear_model` with one weight for each training row, which stay where they are: in a file mapped into memory
+    r"""`linear_model` with one weight for each training row. The rows are not loaded: they stay in a memory-mapped file
     (`MemmapRows`), in Parquet (`datasets.ParquetRows`), or in a `RowSource` of your own whose blocks are pairs
     (features, targets).
 
@@ -112,14 +112,14 @@ def streamed_model(
     - `train`: the rows. Features of any numeric type are cast block by block.
     - `held_out`: (features, targets), in memory.
     - `loss`: by default `Softmax()`.
-    - `weights`: w, which must act on each entry of x alone.
+    - `weights`: w, an elementwise function of x.
     - `ridge`: r, a number > 0.
     - `regularizer`, `preconditioned`: as in `linear_model`.
-    - `block`: rows in memory at a time; by default as many as make four megabytes.
-    - `check`: look at all rows once, and refuse NaN and targets that are no classes. False is for rows that `shard`
-      spreads: every process then reads its own rows only, and looks at these.
+    - `block`: rows in memory at a time; by default four megabytes of them.
+    - `check`: read all rows once, and raise an error for NaN and invalid classes. Pass False for rows that `shard` will
+      distribute: each process then reads and checks only its own rows.
 
-    x has as many entries as there are rows; x0 of any other shape is refused.
+    x has one entry per row; x0 of any other shape is an error.
 
     >>> from proxbi import MemmapRows
     >>> Z, t = np.array([[1.0, 0.0], [0.0, 1.0], [1.0, 0.1]], np.float16), np.array([0, 1, 1], np.uint8)
@@ -150,7 +150,7 @@ def _spectrum_of(model: LinearModel) -> Any:
 
 
 def _spectrum(rows: HostRows) -> Any:
-    """Of rows that are evenly spaced."""
+    """The spectrum of evenly spaced rows."""
     some = np.unique(np.linspace(0, len(rows) - 1, min(len(rows), _SPECTRUM_ROWS)).astype(np.int64))
     features, _ = rows.source.take(some)
     return spectrum(design(np.asarray(features, jnp.zeros(0).dtype), layout="rows"))
@@ -163,7 +163,7 @@ def _in_memory(held_out: tuple[Any, Any], loss: Loss) -> Rows:
 
 
 def _require_pairs(rows: HostRows, loss: Loss) -> None:
-    """Refuse a source that has no pairs of features and targets."""
+    """Raise an error if the blocks are not pairs of features and targets."""
     shapes = jax.tree.leaves(rows.source.shapes)
     if len(shapes) != 2 or shapes[0].ndim != 2 or shapes[1].ndim != 1:
         given = ", ".join(f"{each.dtype}{list(each.shape)}" for each in shapes)
@@ -173,12 +173,12 @@ def _require_pairs(rows: HostRows, loss: Loss) -> None:
 
 
 def classes_of(loss: Loss) -> int | None:
-    """How many classes targets may have; None where they are numbers."""
+    """The number of classes that targets may have; None if they are numbers."""
     return _ANY_CLASS if isinstance(loss, Softmax) else None
 
 
 def targets_of(loss: Loss, targets: Any, dtype: Any) -> Any:
-    """Targets as a loss takes them."""
+    """Targets in the type that the loss needs."""
     return targets.astype(np.int32) if isinstance(loss, Softmax) else targets.astype(dtype).reshape(len(targets), -1)
 
 

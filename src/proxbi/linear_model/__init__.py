@@ -1,4 +1,4 @@
-"""Linear models that choose their penalties: estimators of scikit-learn, with a bilevel problem inside.
+"""Linear models that choose their penalties: scikit-learn estimators that solve a bilevel problem.
 
 `TunedLinearRegression` and `TunedLogisticRegression` choose one penalty for all coefficients, one for each group or one
 for each feature, by cross-validation; see docs/linear_model.md.

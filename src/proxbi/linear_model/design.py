@@ -1,8 +1,8 @@
-"""The columns of X as the programs see them: centred, scaled, gathered, and padded to sizes that programs share.
+"""The columns of X: centred, scaled, gathered, and padded to sizes that compiled programs share.
 
-Centring and scaling change numbers and not the model: with u_j = s_j w_j the penalty of w_j is written in u_j, and the
-intercept, which has no penalty, takes the means. Sparse columns are centred when they are gathered, or by a correction
-of products, and never before.
+Centring and scaling do not change the model: with u_j = s_j w_j the penalty of w_j is written in u_j, and the
+intercept, which has no penalty, absorbs the means. Sparse columns are centred only when they are gathered, or by a
+correction of products.
 """
 
 from typing import Any, NamedTuple
@@ -12,11 +12,11 @@ from jaxtyping import Float, Int
 
 SMALLEST = 16
 SMALLEST_SET = 64  # working sets have 64, 128, 256, ... columns: few programs, each compiled for a second or two
-FINE = 8  # steps in an octave, for what is padded once
+FINE = 8  # sizes per octave, for data that are padded once
 
 
 class Columns(NamedTuple):
-    """X, dense or a CSC matrix of SciPy, with what makes its columns comparable."""
+    """X, dense or a SciPy CSC matrix, with the means and scales of its columns."""
 
     X: Any
     mean: Float[np.ndarray, " features"]
@@ -28,7 +28,8 @@ class Columns(NamedTuple):
         return self.X.shape
 
     def gather(self, which: Int[np.ndarray, " some"], room: int, rows: int) -> Float[np.ndarray, "rows room_and_1"]:
-        """The columns `which`, centred and scaled, zeros up to `room` columns and `rows` rows, and a column of 1."""
+        """The columns `which`, centred and scaled, padded with zeros to `room` columns and `rows` rows, and a column
+        of ones."""
         part = self.X[:, which]
         part = part.toarray() if hasattr(part, "toarray") else part
         made = np.zeros((rows, room + 1))
@@ -45,8 +46,8 @@ class Columns(NamedTuple):
 
 
 def columns(X: Any, weights: Float[np.ndarray, " rows"], units: Int[np.ndarray, " features"] | None) -> Columns:
-    """Means and scales, by the weights of the rows. The columns of a unit, where given, share one scale: the norm of a
-    group has the same shape in all its coefficients.
+    """Weighted means and scales. Columns of the same unit, if given, share one scale, since the norm of a group weights
+    its coefficients equally.
     """
     share = weights / weights.sum()
     mean = np.asarray(share @ X).ravel()
@@ -57,7 +58,7 @@ def columns(X: Any, weights: Float[np.ndarray, " rows"], units: Int[np.ndarray, 
     else:
         square = share @ (X - mean) ** 2
         size = np.abs(X).max(axis=0)
-    # A column that is constant but for rounding has nothing to say, whatever its scale.
+    # A column that is constant up to rounding carries no information, whatever its scale.
     constant = square <= (10 * np.finfo(float).eps * size) ** 2
     scale = np.sqrt(np.where(constant, 1.0, square))
     if units is not None:
@@ -68,7 +69,7 @@ def columns(X: Any, weights: Float[np.ndarray, " rows"], units: Int[np.ndarray, 
 
 
 class Rotated(NamedTuple):
-    """Columns of the row space of X, orthogonal: a ridge penalty is the same for all rotations of w."""
+    """Orthogonal columns that span the row space of X: a ridge penalty is invariant to rotations of w."""
 
     columns: Columns
     back: Float[np.ndarray, "features rank"]
@@ -79,7 +80,7 @@ class Rotated(NamedTuple):
 
 
 def rotated(found: Columns) -> Rotated:
-    """X - mean = U S V': the columns U S, each of its own scale, stand for X, and w = V u."""
+    """X - mean = U S V': X is replaced by the columns U S, each with its own scale, and w = V u."""
     dense = found.X.toarray() if hasattr(found.X, "toarray") else found.X
     U, S, Vt = np.linalg.svd(dense - found.mean, full_matrices=False)
     kept = S[0] * max(dense.shape) * np.finfo(float).eps < S if S.size and S[0] > 0 else np.zeros(len(S), bool)
@@ -90,7 +91,7 @@ def rotated(found: Columns) -> Rotated:
 
 
 def padded(size: int) -> int:
-    """A size that other data share: a power of two where small, eighths of an octave above."""
+    """A size to pad to, so that programs are shared: a small power of two, or eight sizes per octave above."""
     if size <= SMALLEST:
         return SMALLEST
     octave = 2 ** (size - 1).bit_length() // 2
@@ -99,7 +100,7 @@ def padded(size: int) -> int:
 
 
 def roomy(size: int) -> int:
-    """The room for a working set that may grow."""
+    """The padded size of a working set that may grow."""
     room = SMALLEST_SET
     while room < size:
         room *= 2

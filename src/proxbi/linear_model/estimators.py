@@ -1,4 +1,4 @@
-"""The estimators: what scikit-learn asks of them, around `tuning`."""
+"""The estimators: the scikit-learn interface of `tuning`."""
 
 import warnings
 from os import PathLike
@@ -28,14 +28,14 @@ from proxbi.linear_model.tuning import RATIOS, Task, Tuned
 if TYPE_CHECKING:
     import pandas as pd
 
-UNSOLVED = 1e-4  # of the gradient at zero: a lower level that is further from being solved is warned of
+UNSOLVED = 1e-4  # of the gradient at zero: a lower level that is further from a solution causes a warning
 PER = ("auto", "all", "group", "feature")
 
 
 class _Tuned(BaseEstimator):
-    """What both estimators share."""
+    """The base of both estimators."""
 
-    # No other estimator knows what these are: in metadata routing it asks for them without being told to.
+    # No other estimator has these arguments, so they are requested by default in metadata routing.
     __metadata_request__fit = dict.fromkeys(("X_val", "y_val"), True)
 
     def __init__(
@@ -54,7 +54,7 @@ class _Tuned(BaseEstimator):
         self.upper_regularizer = upper_regularizer
 
     def fit(self, X: Any, y: Any, sample_weight: Any = None, *, X_val: Any = None, y_val: Any = None) -> Any:
-        """Choose the penalties, and fit to all rows with them.
+        """Choose the penalties, and fit all rows with them.
 
         - `X`: numbers, an array, a data frame or a sparse matrix of SciPy, without missing values.
         - `sample_weight`: how much each row counts, in the fits and in the losses that judge them. Whole numbers are
@@ -85,7 +85,7 @@ class _Tuned(BaseEstimator):
         folds = from_splits(splits, weights)
         task = Task(loss, X, targets, outputs, weights, folds, self.penalty, groups)
         task.require_room(self.per)
-        # BLAS threads wait for one another on busy machines, and XLA has threads of its own.
+        # On a busy machine the threads of BLAS and of XLA wait for one another.
         with jax.enable_x64(True), threadpool_limits(limits=1, user_api="blas"):
             choice = choose(task, self.per, self.upper_regularizer)
             found = tuned(task, choice)
@@ -97,7 +97,7 @@ class _Tuned(BaseEstimator):
         if found.violation > UNSOLVED:
             warnings.warn(
                 f"A fit is not solved: the distance from its optimality conditions is {found.violation:.1e} of the "
-                "gradient at zero. Scale the columns of X alike, or take out those that repeat others.",
+                "gradient at zero. Scale the columns of X to similar size, or remove columns that repeat others.",
                 ConvergenceWarning,
                 stacklevel=3,
             )
@@ -185,17 +185,17 @@ class TunedLinearRegression(RegressorMixin, _Tuned):
     **Arguments:**
 
     - `penalty`: "ridge", "lasso", "elastic_net" or "group_lasso".
-    - `per`: how many penalties: "all", one for all features; "group"; "feature"; "auto", one for all unless others are
-      better by more than a standard error on rows that had no part in choosing them.
+    - `per`: the number of penalties: "all", one for all features; "group" or "feature", one for each; "auto", one for
+      all unless another choice is better by more than a standard error on rows that were not used to choose it.
     - `groups`: the group of each column of X, for "group" and for the group Lasso.
     - `cv`: folds, as in scikit-learn: an integer (in order, not shuffled), a splitter, or pairs of indices.
     - `upper_regularizer`: the precision of the prior, which is 1 / variance of the log penalties around their line;
       `np.inf` keeps them on it; "auto" takes inf, unless 10 or 1 is better by more than a standard error on rows that
       had no part (with more than 300 features it takes inf); None is no prior and no line (and overfits).
 
-    After `fit`: `coef_`, `intercept_`; `penalty_`, of each feature, and `l1_ratio_`; `cv_loss_`, the cross-validated
-    loss of these penalties; `chosen_`: how many penalties, the precision, and the reason; `history_`, all penalties
-    that were looked at.
+    After `fit`: `coef_`, `intercept_`; `penalty_`, one per feature, and `l1_ratio_`; `cv_loss_`, the
+    cross-validated loss of these penalties; `chosen_`: the number of penalties, the precision, and the reason;
+    `history_`, all penalties that were tried.
 
     >>> from sklearn.datasets import load_diabetes
     >>> X, y = load_diabetes(return_X_y=True, as_frame=True)
@@ -234,10 +234,10 @@ class TunedLogisticRegression(ClassifierMixin, _Tuned):
     $$\min_{W, b}\ \tfrac{1}{n} \sum_i \ell(W z_i + b, t_i) + \sum_j \lambda_j \bigl(\rho\, |w_j| +
       \tfrac{1 - \rho}{2} w_j^2\bigr)$$
 
-    with the log loss of two or more classes; a feature has one penalty for all of its coefficients, and the penalty
-    stands beside the *mean* loss: $\lambda = 1 / (C n)$ in terms of scikit-learn's C. `cv_loss_` is the mean log loss,
-    and an integer `cv` means stratified folds. Arguments and attributes are those of `TunedLinearRegression`, and
-    `classes_`.
+    with the log loss of two or more classes. A feature has one penalty for all of its coefficients, and the penalty is
+    relative to the *mean* loss: $\lambda = 1 / (C n)$ with the C of scikit-learn. `cv_loss_` is the mean log loss,
+    and an integer `cv` means stratified folds. Arguments and attributes are those of `TunedLinearRegression`; there is
+    also `classes_`.
 
     >>> from sklearn.datasets import load_iris
     >>> X, y = load_iris(return_X_y=True)
@@ -250,7 +250,7 @@ class TunedLogisticRegression(ClassifierMixin, _Tuned):
     _loss_factor, _loss_name = 1.0, "log loss"
 
     def decision_function(self, X: Any) -> np.ndarray:
-        """The scores: of the second class where there are two, else of each class."""
+        """The scores: of the second class if there are two, otherwise of each class."""
         scores = self._scores(X)
         return scores[:, 0] if len(self.classes_) == 2 else scores
 

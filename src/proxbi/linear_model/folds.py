@@ -1,6 +1,6 @@
-"""Which rows a fold is fitted to, and which it is judged by: as weights, so that all folds have one shape.
+"""The training and validation rows of each fold, as weights, so that all folds have the same shape.
 
-The last fold is fitted to all rows. It has no part in the choice of penalties; its coefficients are the answer.
+The last fold is fitted to all rows. It does not count in the choice of penalties; its coefficients are the result.
 """
 
 from collections.abc import Iterable
@@ -13,7 +13,7 @@ from jaxtyping import Float
 
 @dataclass(frozen=True)
 class Folds:
-    """Weights of rows, each fold's adding up to 1, and how much the loss of each fold counts."""
+    """Weights of rows, which add up to 1 in each fold, and the weight of the loss of each fold."""
 
     fit: Float[np.ndarray, "folds rows"]
     judge: Float[np.ndarray, "folds rows"]
@@ -21,7 +21,7 @@ class Folds:
 
     @property
     def judged(self) -> list[int]:
-        """The folds that count."""
+        """The folds whose loss counts."""
         return [int(fold) for fold in np.flatnonzero(self.importance)]
 
     def mean(self, losses: Float[np.ndarray, " folds"]) -> float:
@@ -29,8 +29,8 @@ class Folds:
         return float(self.importance @ np.where(self.importance > 0, losses, 0.0))
 
     def without(self, held_out: int) -> "Folds":
-        """The same folds without the rows that this one is judged by. It is fitted to all other rows, now without a
-        part in the choice: its loss says what a choice of penalties is worth that never saw these rows.
+        """The same folds without the validation rows of this one. It is fitted to all other rows and no longer counts
+        in the choice: its loss measures a choice of penalties that has not seen these rows.
         """
         rest = self.judge[held_out] == 0
         judge = self.judge * rest
@@ -41,14 +41,14 @@ class Folds:
 
 
 def from_splits(splits: Iterable[tuple[Any, Any]], weights: Float[np.ndarray, " rows"]) -> Folds:
-    """From pairs of the rows to fit to and those to judge by; the fold of all rows comes last."""
+    """From pairs of training and validation rows; the fold of all rows comes last."""
     parts = [tuple(_chosen(rows, weights) for rows in pair) for pair in splits]
     if not parts:
         raise ValueError("cv gives no split.")
     if any(not fit.any() for fit, _ in parts):
-        raise ValueError("cv: a fold has no rows to fit to whose sample_weight is not zero.")
+        raise ValueError("cv: a fold has no training rows of nonzero sample_weight.")
     if not any(judge.any() for _, judge in parts):
-        raise ValueError("cv: no fold has rows to judge by whose sample_weight is not zero.")
+        raise ValueError("cv: no fold has validation rows of nonzero sample_weight.")
     fit, judge = (np.array(rows) for rows in zip(*parts, (weights, np.zeros_like(weights)), strict=True))
     return _scaled(fit, judge, np.any(judge, axis=1))
 

@@ -1,4 +1,4 @@
-r"""Penalised linear models of all folds at once: the lower level, solved to the last digits.
+r"""Penalised linear models of all folds at once: the lower level, solved to full precision.
 
     u*_f = argmin_u  sum_i w_fi l(z_i u, t_i) + sum_g a_g |u_g| + 1/2 sum_j b_j u_j^2,        sum_i w_fi = 1,      (fit)
 
@@ -6,18 +6,19 @@ for each fold f. The last column of z is 1, its coefficients are the intercept, 
 are single coefficients (Lasso, elastic net) or groups of them (group Lasso); a = 0 is a ridge regression.
 
 **Newton.** The loss is replaced by its quadratic model, whose minimiser v gives the direction v - u, and the best of a
-few step lengths is taken. The squared loss is its own model: one step.
+few step lengths is used. The squared loss is its own quadratic model: one step is enough.
 
-**The quadratic model**, 1/2 <u, H u> - <c, u> with the penalties, is solved in rounds of two steps that both lower it:
+**The quadratic model**, 1/2 <u, H u> - <c, u> with the penalties, is solved in rounds of two steps, both of which
+decrease it:
 
 1. Coordinate descent. For each block, with L_g >= |H_gg| and d the gradient, u_g moves to the prox of
    (a_g / L_g) |.| at u_g - d_g / L_g. For single coefficients that is the exact minimiser.
 2. Newton's method on the face. Where no coefficient changes its sign, the penalty is smooth: its gradient is a_g u_g /
-   |u_g|, its Hessian a_g / |u_g| (I - u_g u_g' / |u_g|^2), which is zero for single ones. The step ends, as far as
-   that is better, where the first coefficient vanishes.
+   |u_g|, its Hessian a_g / |u_g| (I - u_g u_g' / |u_g|^2), which is zero for single ones. The step ends where the first
+      coefficient vanishes, if that is better.
 
-Coordinate descent finds the support, and the second step then ends the search at once, however correlated the columns
-are. How far u is from a solution is told by the distance of 0 from the subdifferential.
+Coordinate descent finds the support, and the second step then finishes, however correlated the columns are. The error
+of u is measured by the distance of 0 from the subdifferential.
 """
 
 from functools import partial
@@ -41,26 +42,26 @@ VANISHES = 1e-12  # of the size before: a coefficient that a step brings there i
 
 
 class Rows(NamedTuple):
-    """The rows, in all their roles."""
+    """The rows and their weights in each role."""
 
     design: Float[Array, "*folds rows columns"]
-    """Shared by all folds, or one for each: folds with small supports need not have the same columns."""
+    """Shared by all folds, or one per fold: folds with small supports may have different columns."""
     targets: Array
     fit: Float[Array, "folds rows"]
-    """w: those that each fold is fitted to; each adds up to 1."""
+    """w, the training weights of each fold; they add up to 1."""
     judge: Float[Array, "folds rows"]
-    """Those that it is judged by; likewise."""
+    """The validation weights of each fold; likewise."""
 
 
 class Blocks(NamedTuple):
-    """Which entries of u are in a block; `entries` many is the index of none. The names below are for one fold."""
+    """The entries of u in each block, padded with the index `entries`, which means none."""
 
     members: Int[Array, "folds blocks largest"]
     of_entry: Int[Array, "folds entries"]
 
 
 class Penalties(NamedTuple):
-    """a and b, of each fold."""
+    """a and b of each fold."""
 
     norm: Float[Array, "folds blocks"]
     square: Float[Array, "folds entries"]
@@ -74,20 +75,20 @@ class Model(NamedTuple):
 
 
 class Fitted(NamedTuple):
-    """The answer for each fold."""
+    """The solution of each fold."""
 
     u: Float[Array, "folds entries"]
     loss: Float[Array, " folds"]
-    """On the rows that it is judged by."""
+    """The loss on its validation rows."""
     slopes: Float[Array, "folds rows outputs"]
-    """w l' at the answer: what other columns would be correlated with."""
+    """w l' at the solution: the residuals to correlate further columns with."""
     violation: Float[Array, " folds"]
     """The distance from the subdifferential, relative to the gradient at 0."""
 
 
 @jit
 def squared_model(rows: Rows) -> Model:
-    """The quadratic model of the squared loss, without penalties: it is the same everywhere."""
+    """The quadratic model of the squared loss, without penalties; it does not depend on u."""
 
     def of_fold(design: Array, w: Array) -> Model:
         return Model((design * w[:, None]).T @ design, (w * rows.targets[:, 0]) @ design)
@@ -100,7 +101,8 @@ def squared_model(rows: Rows) -> Model:
 def fit_folds(
     loss: Loss, rows: Rows, model: Model | None, blocks: Blocks, penalties: Penalties, u: Array, smooth: bool
 ) -> Fitted:
-    """Solve (fit) for each fold, from u. `model` is that of the squared loss; `smooth` says that all a are 0."""
+    """Solve (fit) for each fold, starting at u. `model` is that of the squared loss; `smooth` means that all a are
+    0."""
     return (_fit_smooth if smooth else _fit_rough)(loss, rows, model, blocks, penalties, u)
 
 
@@ -117,7 +119,7 @@ def _fit_rough(loss: Loss, rows: Rows, model: Model | None, blocks: Blocks, pena
 def fit(
     loss: Loss, rows: Rows, model: Model | None, blocks: Blocks, penalties: Penalties, u: Array, smooth: bool
 ) -> Fitted:
-    """`fit_folds`, to be part of a larger program."""
+    """`fit_folds`, to be used in a larger compiled program."""
     solve = jax.vmap(partial(_solve_quadratic, smooth=smooth))
     zero = _gradient(loss, rows, jnp.zeros_like(u))
     scale = jnp.maximum(jnp.max(jnp.abs(zero), axis=1), jnp.finfo(u.dtype).tiny)
@@ -150,7 +152,7 @@ def _newton(loss: Loss, rows: Rows, blocks: Blocks, penalties: Penalties, u: Arr
         direction = jnp.where(jnp.all(jnp.isfinite(direction), axis=1, keepdims=True), direction, 0.0)
         values = jax.lax.map(lambda length: objective(loss, rows, blocks, penalties, u + length * direction), lengths)
         best = jnp.argmin(jnp.where(jnp.isfinite(values), values, jnp.inf), axis=0)
-        # In the last digits values are rounded: a full step is right there.
+        # Near the solution values are dominated by rounding: take the full step.
         length = jnp.where((best == 0) & (far < TOLERANCE**0.5), 1.0, lengths[best])
         moved = u + length[:, None] * direction
         slope = gradient(moved)
@@ -170,7 +172,7 @@ def _newton(loss: Loss, rows: Rows, blocks: Blocks, penalties: Penalties, u: Arr
 
 
 def objective(loss: Loss, rows: Rows, blocks: Blocks, penalties: Penalties, u: Array) -> Float[Array, " folds"]:
-    """What is minimised in each fold."""
+    """The objective of each fold."""
     fitted = jax.vmap(lambda s, w: w @ loss.value(s, rows.targets))(_scores(rows, u), rows.fit)
     return fitted + jax.vmap(_penalty)(u, blocks, penalties)
 
@@ -181,7 +183,7 @@ def curvature(loss: Loss, rows: Rows, model: Model | None, u: Array) -> Float[Ar
 
 
 def judged(loss: Loss, rows: Rows, u: Array) -> Float[Array, " folds"]:
-    """The loss of each fold on the rows that it is judged by."""
+    """The loss of each fold on its validation rows."""
     return jax.vmap(lambda s, w: w @ loss.value(s, rows.targets))(_scores(rows, u), rows.judge)
 
 
@@ -215,7 +217,7 @@ def _solve_quadratic(
 
 
 def _sweep(padded: Array, curvature: Array, linear: Array, blocks: Blocks, norm: Array, u: Array) -> Array:
-    """Coordinate descent, each block once. The last entry, that of none, stays 0."""
+    """One sweep of coordinate descent over the blocks. The last entry, for padding, stays 0."""
 
     def move(g: Int[Array, ""], at: tuple[Array, Array]) -> tuple[Array, Array]:
         u, gradient = at
@@ -232,7 +234,7 @@ def _sweep(padded: Array, curvature: Array, linear: Array, blocks: Blocks, norm:
 
 
 def _face_step(hessian: Array, gradient: Array, blocks: Blocks, norm: Array, u: Array, smooth: bool) -> Array:
-    """u after the best step along Newton's direction on its face."""
+    """u after the best step in the Newton direction on its face."""
     if smooth:
         return u - solve_positive(hessian, gradient)
     curved, on_face, unit = face(hessian, blocks, norm, u)
@@ -244,7 +246,7 @@ def _face_step(hessian: Array, gradient: Array, blocks: Blocks, norm: Array, u: 
     lengths = jnp.concatenate([jnp.asarray((0.0, *LENGTHS), u.dtype), jnp.minimum(jnp.min(vanish), 1)[None]])
     ends = u + lengths[:, None] * direction
     ends = jnp.where(jnp.abs(ends) <= VANISHES * jnp.abs(u), 0.0, ends)
-    # Coefficients that would change their sign stay at 0: so several may vanish in one step.
+    # Coefficients that would change their sign are set to 0, so several may vanish in one step.
     ends = jnp.where((norm[of] > 0) & (ends * u < 0), 0.0, ends) if blocks.members.shape[1] == 1 else ends
     steps = ends - u
     values = steps @ gradient + 0.5 * jnp.sum(steps * (steps @ hessian), axis=1)
@@ -253,7 +255,7 @@ def _face_step(hessian: Array, gradient: Array, blocks: Blocks, norm: Array, u: 
 
 
 def face(hessian: Array, blocks: Blocks, norm: Array, u: Array) -> tuple[Array, Array, Array]:
-    """Of one fold at u: the Hessian on the face, the identity across it; which entries are on the face; u_g / |u_g|."""
+    """For one fold at u: the Hessian on the face, and the identity off it; the entries on the face; u_g / |u_g|."""
     sizes, of = _sizes(u, blocks), blocks.of_entry
     on_face = ((sizes > 0) | (norm == 0))[of]
     unit = jnp.where(sizes[of] > 0, u / jnp.where(sizes > 0, sizes, 1)[of], 0)
@@ -276,7 +278,7 @@ def solve_positive(matrix: Array, right: Array) -> Array:
 
 
 def _block_curvature(hessian: Array, blocks: Blocks) -> Array:
-    """L_g: the largest sum of a row of |H_gg|, 1 where there is no curvature."""
+    """L_g: the largest row sum of |H_gg|; 1 if there is no curvature."""
     padded = jnp.pad(hessian, (0, 1))
     members = blocks.members
     inner = jnp.abs(padded[members[:, :, None], members[:, None, :]])
@@ -325,7 +327,7 @@ def _gradient(loss: Loss, rows: Rows, u: Array) -> Float[Array, "folds entries"]
 
 
 def _pinned(hessian: Array, rows: Rows) -> Array:
-    """The Hessian, with curvature where a softmax has none: in the sum of all intercepts, which stays as it is."""
+    """The Hessian, with curvature added in the direction where softmax has none: the sum of all intercepts."""
     outputs = hessian.shape[1] // rows.design.shape[-1]
     if outputs == 1:
         return hessian

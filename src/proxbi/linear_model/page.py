@@ -8,25 +8,25 @@ import numpy as np
 from proxbi.linear_model.choice import Choice
 from proxbi.report import Rows, Text, write_page
 
-MOST_ROWS = 200  # of the table of coefficients: the largest
+MOST_ROWS = 200  # of the table of coefficients, the largest first
 
 
 def write_report(
     path: Path, title: str, choice: Choice, cv_loss: float, loss_factor: float, loss_name: str, table: dict[str, Any]
 ) -> None:
-    """Write it: what was chosen and why, what the candidates are worth, and the coefficients."""
+    """Write it: the choice and its reason, the candidates with their gains, and the coefficients."""
     lead = f"{choice.reason} Cross-validated {loss_name}: {cv_loss:.4g}."
     blocks: list[Any] = [
         Text(
             "",
             [
-                "The cross-validated loss is the least that was found, so it is a little too good. What is said of the "
-                "candidates below was measured on rows that had no part in the choice of penalties.",
+                "The cross-validated loss is the smallest of many, so it is slightly optimistic. The figures of the "
+                "candidates below were measured on rows that were not used to choose penalties.",
             ],
         )
     ]
     if choice.verdicts:
-        caption = f"Mean {loss_name} on rows that had no part; gains are over one penalty for all features"
+        caption = f"Mean {loss_name} on rows that were not used; gains are relative to one penalty for all features"
         rows = [
             {
                 "candidate": verdict.candidate.words(),

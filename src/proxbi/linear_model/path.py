@@ -1,8 +1,8 @@
-"""One penalty for all coefficients: a path of solutions, each from the one before, then a search around the best.
+"""One penalty for all coefficients: a path of solutions, each started at the one before, then a search near the best.
 
 The cross-validated loss of one penalty has kinks where the support of a fold changes, and often several minima. A grid
-finds the right one, from the largest penalty of interest down, until the loss has clearly risen; Brent's method then
-looks between the neighbours of the best penalty of the grid, where a grid of any size stops.
+finds the right one: it runs down from the largest penalty of interest until the loss has clearly risen. Brent's method
+then searches between the neighbours of the best penalty of the grid.
 """
 
 from typing import Any, NamedTuple
@@ -15,16 +15,16 @@ from proxbi.linear_model.working_set import LowerLevel, Solution, Strengths
 
 DECADE = np.log(10.0)
 LASSO_STEP, LASSO_DEPTH = 0.1, 5.0  # decades: as fine as LassoCV's default grid is in 3 decades, and further down
-RIDGE_STEP, RIDGE_DEPTH = 0.5, 14.0  # the loss of ridge regression is smooth, and may be least at almost no penalty
+RIDGE_STEP, RIDGE_DEPTH = 0.5, 14.0  # the loss of ridge regression is smooth, and its minimum may be near zero penalty
 RIDGE_TOP = 10.0  # times the sum of the variances: all coefficients are nearly 0
-PATIENCE, RISE = 4, 1.02  # the grid ends where so many penalties gained nothing, and the loss has risen by this factor
-FINER = 4  # steps of a second grid in one of the first: finer than the 100 penalties of LassoCV
-FINEST, MOST_LOOKS = 2e-3, 10  # of Brent's method: the accuracy of the log penalty, and solves
-NO_PENALTY = 1e-12  # of the scale: the grid of data that need none, as a constant y
+PATIENCE, RISE = 4, 1.02  # the grid ends after so many penalties without gain and a rise of the loss by this factor
+FINER = 4  # steps of a second grid per step of the first: finer than the 100 penalties of LassoCV
+FINEST, MOST_LOOKS = 2e-3, 10  # of Brent's method: the accuracy of the log penalty, and the number of solves
+NO_PENALTY = 1e-12  # of the scale: the grid for data that need no penalty, such as a constant y
 
 
 class Kind(NamedTuple):
-    """How a penalty p_g of each unit g becomes (ratio p_g) weight_g |w_g| + (1 - ratio) p_g w^2 / 2."""
+    """A penalty p_g of each unit g enters as (ratio p_g) weight_g |w_g| + (1 - ratio) p_g w^2 / 2."""
 
     ratio: float
     weight: Float[np.ndarray, " units"]
@@ -36,7 +36,7 @@ class Kind(NamedTuple):
 
 
 class Found(NamedTuple):
-    """The best penalty, its solution in all folds, and all that was looked at."""
+    """The best penalty, its solution in all folds, and all penalties that were tried."""
 
     kind: Kind
     log_penalty: float
@@ -46,7 +46,7 @@ class Found(NamedTuple):
 
 
 def best_penalty(lower: LowerLevel, kinds: list[Kind]) -> Found:
-    """The penalty with the least cross-validated loss: over all kinds on the grid, then nearby for the best of them."""
+    """The penalty with the smallest cross-validated loss: over all kinds on the grid, then near the best of them."""
     searches = [_Search(lower, kind) for kind in kinds]
     for search in searches:
         search.walk()
@@ -65,7 +65,7 @@ class _Search:
         self.best: tuple[float, float, Any] = (np.inf, 0.0, None)
 
     def walk(self) -> None:
-        """Along the grid."""
+        """Follow the grid."""
         idle = 0
         for log_penalty in self._grid():
             before = self.best[0]
@@ -75,7 +75,7 @@ class _Search:
                 break
 
     def refine(self) -> None:
-        """Between the neighbours of the best penalty of the grid: on a finer grid, then between neighbours on that."""
+        """Search between the neighbours of the best penalty of the grid: on a finer grid, then by Brent's method."""
         centre, step = self.best[1], self._step()
         for log_penalty in centre + step * np.linspace(1, -1, 2 * FINER + 1):
             self._look(log_penalty)

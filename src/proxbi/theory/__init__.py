@@ -1,4 +1,4 @@
-"""The convergence theory as something to run: constants, potential, checks of every inequality, rates, `verify`."""
+"""The convergence theory, executable: constants, potential, checks of every inequality, rates, `verify`."""
 
 from proxbi.theory.checks import Check as Check
 from proxbi.theory.checks import audit as audit

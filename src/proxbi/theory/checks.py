@@ -1,7 +1,7 @@
 r"""The statements of the theory as checks of a recorded run: left side, right side, and whether <= holds.
 
-Each check also says how close it came, the largest left/right, over the steps where rounding lets one tell: where both
-sides are below 1e-9 of the size of the quantities that were subtracted, a step does not count as resolved.
+Each check also reports how close it came: the largest left/right over the resolved steps. A step is resolved unless
+both sides are below 1e-9 times the size of the quantities that were subtracted, where rounding hides the result.
 """
 
 from typing import NamedTuple
@@ -23,29 +23,29 @@ class Check(NamedTuple):
 
     name: str
     ratio: float
-    """The largest left/right over the resolved steps: below 1 the inequality holds, with room for what is missing to 1.
+    """The largest left/right over the resolved steps: below 1 the inequality holds, and 1 minus it is the margin.
     NaN if no step is resolved."""
     resolved: int
-    """In how many steps rounding does not hide the answer."""
+    """The number of steps whose result is not hidden by rounding."""
     excess: float
     """The largest (left - right) / (1 + |size|) over all steps."""
     holds: bool
 
 
 def compare(name: str, left: Series, right: Series, size: Series | float, slack: float = SLACK) -> Check:
-    """left <= right, step by step; `size` is that of the quantities whose difference `left` or `right` is."""
+    """left <= right, step by step; `size` is the size of the quantities whose difference is `left` or `right`."""
     scale = 1 + np.abs(size)
     resolved = np.broadcast_to(np.maximum(left, right) > 10 * slack * scale, np.shape(left))
     finite = bool(np.all(np.isfinite(left)) and np.all(np.isfinite(right)))
     ratios = np.where(right > 0, left / np.where(right > 0, right, 1), np.inf)
     ratio = float(np.max(ratios[resolved])) if resolved.any() else float("nan")
     excess = float(np.max((left - right) / scale)) if finite else float("inf")
-    # A resolved step has six digits and more: an equality may come out as 1.0000001.
+    # A resolved step has at least six digits: an equality may come out as 1.0000001.
     return Check(name, ratio, int(resolved.sum()), excess, finite and excess <= slack and not ratio > 1 + 1e-6)
 
 
 def proposition_1(trace: Trace, schedule: Schedule, beta: float | None = None) -> tuple[Series, Series]:
-    """The decrease H_k - H_{k+1}, and what Proposition 1 asks of it: dx_k^2 / (4 beta) + w/8 (e_k^2 + e_{k+1}^2)."""
+    """The decrease H_k - H_{k+1}, and the bound on it in Proposition 1: dx_k^2 / (4 beta) + w/8 (e_k^2 + e_{k+1}^2)."""
     beta, weight = schedule.beta if beta is None else beta, schedule.weight
     potential, squares = trace.potential(weight), trace.error**2
     return -np.diff(potential), trace.moved[:-1] ** 2 / (4 * beta) + weight / 8 * (squares[:-1] + squares[1:])
@@ -61,16 +61,16 @@ def audit(
     convex: bool = True,
     slack: float = SLACK,
 ) -> list[Check]:
-    """Every inequality that the convergence theory rests on, term by term, and the bounds that follow from it.
+    """Every inequality in the convergence proof, term by term, and the bounds that follow from it.
 
     **Arguments:**
 
     - `trace`: the run, made by `record`.
-    - `schedule`: the constants that the inequalities are stated with.
-    - `floor`: inf(Phi + h), or a lower bound of it; None, where none is known, leaves out the bounds that need it.
+    - `schedule`: the constants in the inequalities.
+    - `floor`: inf(Phi + h), or a lower bound of it; None leaves out the bounds that need it.
     - `beta`: the outer step that was used, if not that of the schedule.
-    - `region`: where the constants hold.
-    - `convex`: whether h is; the gradient mapping of Corollary 1 asks for it, the distance does not.
+    - `region`: the constants hold where all entries of x and y are at most this large.
+    - `convex`: whether h is convex; the gradient mapping of Corollary 1 requires it, the distance does not.
     """
     beta = schedule.beta if beta is None else beta
     c, ell, weight = schedule.error_factor, schedule.solution_factor, schedule.weight
@@ -102,5 +102,5 @@ def audit(
 
 
 def _best(series: Series) -> Series:
-    """The smallest of the values 1, ..., k, for every k."""
+    """The smallest of the values 1, ..., k, for each k."""
     return np.minimum.accumulate(series[1:])

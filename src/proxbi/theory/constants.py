@@ -1,7 +1,7 @@
 r"""The constants of the theory, and the step sizes that follow from them.
 
-Two forms of the same proof. `Constants` is the paper's, formula by formula. `SharpConstants` keeps the blocks of f
-and g apart and weighs the potential, so that all units agree. Notation, as in the paper:
+There are two forms of the same proof. `Constants` is that of the paper, formula by formula. `SharpConstants` keeps the
+blocks of f and g apart and weights the potential, so that all units agree. Notation, as in the paper:
 
     e_k = |y_{k+1} - y*(x_k)|,   dx_k = |x_{k+1} - x_k|,   d_k the hypergradient estimate at x_k,   F = Phi + h.
 
@@ -27,10 +27,10 @@ inequality c e dx <= (c^2/w) dx^2 / 2 + w e^2 / 2 with a weight w > 0 gives
 
     H_{k+1} <= H_k - dx_k^2 / (4 beta) - w/8 (e_k^2 + e_{k+1}^2),    H_k = F(x_k) + 7/8 w e_k^2.
 
-- The paper takes w = 1, c^2 = Gamma, ell = kappa: beta = 1 / (2 (L_Phi + Gamma + kappa^2)) does it. L_Phi + Gamma +
-  kappa^2 adds quantities of different units: rescaling f or x changes what beta is allowed.
+- The paper takes w = 1, c^2 = Gamma, ell = kappa: beta = 1 / (2 (L_Phi + Gamma + kappa^2)) satisfies it. L_Phi +
+  Gamma + kappa^2 adds quantities of different units: rescaling f or x changes the allowed beta.
 - The sharper form takes c = C, the Lipschitz constant in y of the map (x, y) -> f_x - g_xy g_yy^-1 f_y, and w = s =
-  C/ell, which makes the two last terms C ell / 2 and C ell / 4: beta = 1 / (2 (L_Phi + 2 C ell)) does it, in the
+  C/ell, which makes the two last terms C ell / 2 and C ell / 4: beta = 1 / (2 (L_Phi + 2 C ell)) satisfies it, in the
   units of 1/L_Phi.
 
 **Corollary 1.** Both |G(x_{k+1})| for convex h and dist(0, dF(x_{k+1})) for any h are at most (1/beta + L_Phi) dx_k +
@@ -50,7 +50,7 @@ from proxbi import _check
 
 @dataclass(frozen=True)
 class Schedule(ABC):
-    """mu and L of g in y, and everything that Proposition 1 needs beside them."""
+    """mu and L of g in y, and the other constants of Proposition 1."""
 
     mu: float
     L: float
@@ -89,7 +89,8 @@ class Schedule(ABC):
 
     @property
     def contraction(self) -> float:
-        """(1 + kappa) (1 - kappa^-1/2)^T, at most 1/8: what T lower steps leave of the squared distance to y*."""
+        """(1 + kappa) (1 - kappa^-1/2)^T, at most 1/8: the factor by which T lower steps reduce the squared distance
+        to y*."""
         return (1 + self.kappa) * (1 - self.kappa**-0.5) ** self.T
 
     @property
@@ -115,7 +116,7 @@ class Schedule(ABC):
     @property
     @abstractmethod
     def beta(self) -> float:
-        """The largest outer step size that the form allows."""
+        """The largest outer step size that this form of the proof allows."""
 
     @property
     @abstractmethod
@@ -124,19 +125,19 @@ class Schedule(ABC):
 
     @property
     def young(self) -> float:
-        """c^2 / w: what the error of the hypergradient costs in (eq: 4). Gamma, or C ell."""
+        """c^2 / w, the term due to the error of the hypergradient in (eq: 4): Gamma, or C ell."""
         return self.error_factor**2 / self.weight
 
 
 @dataclass(frozen=True)
 class Constants(Schedule):
-    r"""The paper's constants and, from them, Proposition 1's alpha, eta, T and beta.
+    r"""The constants of the paper and, from them, alpha, eta, T and beta of Proposition 1.
 
     **Arguments:**
 
     - `mu`: g(x, .) is mu-strongly convex.
     - `L`: grad f and grad g are L-Lipschitz, jointly in (x, y).
-    - `M`: f is M-Lipschitz. Only ever multiplied by tau or rho: any number will do for a quadratic g.
+    - `M`: f is M-Lipschitz. It only occurs multiplied by tau or rho: any number will do for a quadratic g.
     - `tau`, `rho`: g_xy is tau-Lipschitz and g_yy is rho-Lipschitz.
 
     >>> c = Constants(mu=0.1, L=1.0, M=1.0, tau=0.0, rho=0.0)
@@ -150,14 +151,14 @@ class Constants(Schedule):
 
     @property
     def L_Phi(self) -> float:
-        """Lemma 1, as printed. Its tau M^2 / mu should read tau M / mu (see `L_Phi_corrected`), and is too small for
+        """Lemma 1 as printed. Its term tau M^2 / mu should be tau M / mu (see `L_Phi_corrected`), and is too small for
         M < 1.
         """
         return self.L_Phi_corrected + self.tau * (self.M**2 - self.M) / self.mu
 
     @property
     def L_Phi_corrected(self) -> float:
-        """(1 + kappa) C with C = L + L^2/mu + tau M/mu + rho L M/mu^2: Lemma 1's L_Phi with its units right."""
+        """(1 + kappa) C with C = L + L^2/mu + tau M/mu + rho L M/mu^2: L_Phi of Lemma 1 with consistent units."""
         mu, L, M, tau, rho = self.mu, self.L, self.M, self.tau, self.rho
         return L + (2 * L**2 + tau * M) / mu + (rho * L * M + L**3 + tau * M * L) / mu**2 + rho * L**2 * M / mu**3
 
@@ -195,7 +196,7 @@ class Constants(Schedule):
 
 @dataclass(frozen=True)
 class SharpConstants(Schedule):
-    r"""The sharper form, from the three numbers its proof uses, beside mu and L of g(x, .) alone.
+    r"""The sharper form, from the three constants in its proof, and mu and L of g(x, .) alone.
 
     **Arguments:**
 

@@ -1,9 +1,9 @@
-r"""Extreme eigenvalues of symmetric operators that are only known by their products: the Lanczos process.
+r"""Extreme eigenvalues of symmetric operators that are only available through products: the Lanczos process.
 
 After k products with A the process has an orthonormal basis Q of the Krylov space and the tridiagonal Q'AQ, whose
 eigenvalues (the Ritz values) lie *inside* the spectrum: the largest is at most lambda_max, the smallest is at least
-lambda_min. So an L found here is a lower bound of L, and a mu found here an **upper bound** of mu: never a certificate
-that g is strongly convex, though a Ritz value <= 0 is one that it is not.
+lambda_min. So the estimate of L is a lower bound of L, and the estimate of mu an **upper bound** of mu. It never proves
+that g is strongly convex, but a Ritz value <= 0 proves that it is not.
 """
 
 from collections.abc import Callable
@@ -20,15 +20,15 @@ from proxbi.problem import Problem
 
 
 class Ritz(NamedTuple):
-    """What k products say about the spectrum."""
+    """Bounds on the spectrum from k products."""
 
     smallest: Scalar
     """An upper bound of the smallest eigenvalue."""
     largest: Scalar
     """A lower bound of the largest eigenvalue."""
     smallest_residual: Scalar
-    """|A q - smallest q| for the Ritz vector q: there is an eigenvalue this close to `smallest` (not: the smallest
-    one).
+    """|A q - smallest q| for the Ritz vector q: there is an eigenvalue this close to `smallest`, not
+    necessarily the smallest one.
     """
     largest_residual: Scalar
 
@@ -38,9 +38,9 @@ class Ritz(NamedTuple):
         return jnp.maximum(jnp.abs(self.smallest), jnp.abs(self.largest))
 
 
-# Full reorthogonalisation, twice: without it rounding makes copies of the extreme Ritz values. Where the Krylov space
-# is exhausted the process starts afresh with a random vector orthogonal to all it has: the tridiagonal matrix gets a
-# 0 there, and an eigenvector that the first start happened to miss is found after all.
+# Full reorthogonalisation, twice: without it, rounding makes copies of the extreme Ritz values. When the Krylov space
+# is exhausted, the process restarts with a random vector orthogonal to all earlier ones: the tridiagonal matrix gets a
+# 0 there, and an eigenvector that was orthogonal to the first start is still found.
 @eqx.filter_jit
 def lanczos(matvec: Callable[[PyTree], PyTree], like: PyTree, steps: int, key: PRNGKeyArray) -> Ritz:
     """`steps` steps (at most the dimension) for the symmetric `matvec` on vectors shaped as `like`.

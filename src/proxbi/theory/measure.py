@@ -20,15 +20,15 @@ from proxbi.theory.reference import Exactly
 from proxbi.theory.report import Finding
 
 SAFETY = 1.1
-"""Estimates of L are multiplied, those of mu divided by this before step sizes are made of them."""
+"""For step sizes, estimates of L are multiplied and estimates of mu divided by this."""
 PRODUCTS = 30
-"""The most products with a Hessian that an estimate of its spectrum may take."""
+"""The maximal number of Hessian products for an estimate of the spectrum."""
 
 Point = tuple[PyTree, PyTree]
 
 
 class Spectrum(NamedTuple):
-    """mu, from above, and L, from below, of g(x, .) at a few points."""
+    """An upper bound of mu and a lower bound of L of g(x, .), from a few points."""
 
     mu: float
     L: float
@@ -40,16 +40,16 @@ class Spectrum(NamedTuple):
 
     @property
     def finding(self) -> Finding:
-        """What this says about strong convexity."""
+        """The finding about strong convexity."""
         name = "1.1: g strongly convex in y"
         if not np.isfinite([self.mu, self.L]).all():
             return Finding(name, False, "the Hessian of g in y is NaN or infinite.")
         if self.mu <= 1e-12 * abs(self.L):
             return Finding(
-                name, False, f"a direction of curvature {self.mu:.2g} was met: add a ridge term in y to lower."
+                name, False, f"a direction of curvature {self.mu:.2g} was found: add a ridge term in y to lower."
             )
         return Finding(
-            name, True, f"curvature from {self.mu:.3g} to {self.L:.3g} was met; there may be less elsewhere."
+            name, True, f"curvature from {self.mu:.3g} to {self.L:.3g} was found; it may be lower elsewhere."
         )
 
 
@@ -95,7 +95,7 @@ def _blocks(problem: Problem, linear: LinearSolver, x: PyTree, y: PyTree, key: P
 def measure(
     problem: Problem, linear: LinearSolver, exactly: Exactly, x: PyTree, y0: PyTree, key: PRNGKeyArray
 ) -> tuple[dict[str, float], list[Finding]]:
-    """The blocks that the sharper constants are made of, and what was seen of the smoothness."""
+    """The blocks for the sharper constants, and findings about smoothness."""
     keys = jax.random.split(key, 3)
     y = exactly.solution
     blocks = _blocks(problem, linear, x, y, keys[0])
@@ -138,9 +138,9 @@ def _smoothness(name: str, pieces: list[Steepness], what: str) -> Finding:
         return Finding(name, False, f"{what} is NaN or infinite at a point near (x0, y0).")
     if not all(piece.bounded for piece in pieces):
         return Finding(
-            name, False, f"{what} jumps: its difference quotient grows without bound on ever shorter pieces."
+            name, False, f"{what} jumps: its difference quotient grows without bound on ever shorter intervals."
         )
-    return Finding(name, True, "difference quotients settle on ever shorter pieces of a few segments.")
+    return Finding(name, True, "difference quotients settle on ever shorter intervals of a few segments.")
 
 
 def _length(direction: PyTree, like: PyTree) -> PyTree:
@@ -155,8 +155,8 @@ def _random(like: PyTree, key: PRNGKeyArray) -> PyTree:
 
 
 def estimated_constants(measured: dict[str, float]) -> SharpConstants:
-    """The sharper constants from estimates of the blocks; all second derivatives of f by one number."""
-    tiny = 1e-12 * measured["L"]  # a problem in which x or f plays no part has no use for an infinite step
+    """The sharper constants from estimates of the blocks; one number bounds all second derivatives of f."""
+    tiny = 1e-12 * measured["L"]  # avoids an infinite step if the problem does not depend on x or f
     smooth = max(measured["L of f"] * SAFETY, tiny)
     return SharpConstants.from_blocks(
         mu=measured["mu"] / SAFETY,

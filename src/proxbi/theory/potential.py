@@ -2,8 +2,8 @@ r"""The potential of Proposition 1, recorded along a run.
 
     H(x, y') = Phi(x) + h(x) + 7/8 w |y^T(x, y') - y*(x)|^2
 
-Its second argument is the *warm start*: H(x_k, y_k) is made with y_{k+1} = y^T(x_k, y_k), the y that step k ends
-with, and not with T more steps from there.
+Its second argument is the *warm start*: H(x_k, y_k) is evaluated with y_{k+1} = y^T(x_k, y_k), the y at the end of step
+k, and not with T more steps from there.
 """
 
 from typing import NamedTuple
@@ -34,14 +34,14 @@ def algorithm_1(
     linear: LinearSolver | None = None,
     warm: bool = True,
 ) -> ProxBiO:
-    """The paper's Algorithm 1 with the step sizes of `schedule`, an exact adjoint solve, and whatever is to be
-    different.
+    """The paper's Algorithm 1 with the step sizes of `schedule`, an exact adjoint solve, and the changes
+    given.
 
     **Arguments:**
 
     - `T`, `beta`: instead of those of the schedule.
-    - `momentum`: False for plain gradient descent in the lower loop, with the T that it needs.
-    - `lower`: another lower solver altogether.
+    - `momentum`: False for gradient descent without momentum in the lower loop, with the T that it needs.
+    - `lower`: another lower solver.
     - `linear`, `warm`: the adjoint solve; the theory assumes it exact, which `Direct()` is.
     """
     alpha = schedule.alpha
@@ -51,7 +51,7 @@ def algorithm_1(
 
 
 class Trace(NamedTuple):
-    """What the checks need of a run of K + 1 steps: arrays over k = 0, ..., K, everything at x_k."""
+    """The quantities of a run of K + 1 steps that the checks need: arrays over k = 0, ..., K, all at x_k."""
 
     phi: Float[np.ndarray, " steps"]
     """Phi(x_k)."""
@@ -66,7 +66,7 @@ class Trace(NamedTuple):
     gradient: Float[np.ndarray, " steps"]
     """|grad Phi(x_k)|."""
     gradient_error: Float[np.ndarray, " steps"]
-    """|d_k - grad Phi(x_k)|, d_k the estimate that step k used."""
+    """|d_k - grad Phi(x_k)|, with d_k the estimate used in step k."""
     mapping: Float[np.ndarray, " steps"]
     """|G(x_k)|, the prox-gradient mapping with the true gradient."""
     distance: Float[np.ndarray, " steps"]
@@ -89,7 +89,7 @@ class Trace(NamedTuple):
 
 
 def record(problem: Problem, solver: ProxBiO, reference: Reference, x0: PyTree, y0: PyTree, steps: int) -> Trace:
-    """`steps` + 1 steps of `solver` (an AID one), and what the theory says about each."""
+    """Run `steps` + 1 steps of `solver`, which must use AID, and record the quantities of the theory."""
     traced = _record(problem, solver, reference, x0, y0, steps + 1)
     return Trace(**{name: np.asarray(series) for name, series in traced.items()})
 
@@ -111,7 +111,7 @@ def _record(
         after = solver.step(problem, state, key)[0]
         y, v = after.y, after.aux
         solution, phi, gradient = reference(x)
-        # d_k again, from the y and v that step k ended with: recovering it from x_{k+1} would lose its digits.
+        # d_k is computed again from y and v at the end of step k: recovering it from x_{k+1} would lose digits.
         estimate = _tree.subtract(problem.grad_upper(x, y)[0], problem.cross(x, y)(v))
         nearest = h.prox(_tree.axpy(-beta, gradient, x), beta)
         seen = dict(

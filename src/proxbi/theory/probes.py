@@ -1,4 +1,4 @@
-"""Looking at a problem from outside: does a gradient jump, does the objective grow?"""
+"""Probes of a problem: does a gradient jump, does the objective grow?"""
 
 from collections.abc import Callable, Mapping
 from typing import NamedTuple
@@ -17,12 +17,12 @@ from proxbi.theory.reference import Reference
 
 PIECES = 32
 EXPLODES = 4.0
-"""A quotient that grows by more than this when the piece is made 32 times shorter has no bound: for a Lipschitz map it
-converges, for a jump it grows by 32, for a square root by 5.7."""
+"""A quotient that grows by more than this on a 32 times shorter interval is unbounded: for a Lipschitz map it
+converges, at a jump it grows by 32, for a square root by 5.7."""
 
 
 class Steepness(NamedTuple):
-    """The largest |F(z) - F(z')| / |z - z'| on a segment, on ever shorter pieces of it."""
+    """The largest |F(z) - F(z')| / |z - z'| on ever shorter intervals of a segment."""
 
     quotients: Float[np.ndarray, "3"]
 
@@ -33,12 +33,12 @@ class Steepness(NamedTuple):
 
     @property
     def finite(self) -> bool:
-        """Whether F is, wherever it was looked at."""
+        """Whether F is finite wherever it was evaluated."""
         return bool(np.all(np.isfinite(self.quotients)))
 
     @property
     def bounded(self) -> bool:
-        """Whether the quotients settle, rather than explode."""
+        """Whether the quotients converge instead of growing without bound."""
         finer, coarser = self.quotients[-1], self.quotients[-2]
         return self.finite and bool(finer <= EXPLODES * max(coarser, np.finfo(float).tiny))
 
@@ -49,8 +49,8 @@ Map = Callable[[PyTree], PyTree]
 def steepness(
     functions: Mapping[str, Map], at: PyTree, directions: dict[str, PyTree]
 ) -> dict[tuple[str, str], Steepness]:
-    """For each function and direction: cut the segment from `at` to `at` + direction, and half as much on
-    either side, in 32 pieces, take the one with the largest quotient, cut that, and once more.
+    """For each function and direction: split the segment from `at` to `at` + direction, and half as much on either
+    side, into 32 intervals, take the one with the largest quotient, split it, and repeat once.
     """
     found = jax.tree.map(lambda quotients: np.asarray(quotients, float), _zoom(functions, at, directions))
     return {(f, d): Steepness(quotients) for f, of_f in found.items() for d, quotients in of_f.items()}
@@ -79,13 +79,13 @@ def _quotients(function: Map, at: PyTree, direction: PyTree) -> Float[Array, "3"
         narrower = width / PIECES
         return (places[steepest], narrower), change[steepest] / (narrower * unit)
 
-    # Both ends of the segment well inside, and neither of them at a cut.
+    # Both ends of the segment are well inside, and not at the end of an interval.
     ends = jnp.asarray(-0.53, length.dtype), jnp.asarray(2.07, length.dtype)
     return jax.lax.scan(cut, ends, length=3)[1]
 
 
 class Ray(NamedTuple):
-    """Phi + h along x0 + r d, d of entries +-1, at three radii r that grow tenfold."""
+    """Phi + h along x0 + r d, with entries +-1 in d, at three radii r, each ten times the one before."""
 
     values: Float[np.ndarray, "3"]
 
@@ -96,7 +96,7 @@ class Ray(NamedTuple):
 
     @property
     def grows(self) -> bool:
-        """Whether the last tenfold distance raised the value: level sets are bounded exactly if it does on all rays."""
+        """Whether the last tenfold distance raised the value: level sets are bounded only if it does on all rays."""
         _, near, far = self.values
         return bool(far == np.inf or far - near > 1e-3 * (1 + abs(near)))
 

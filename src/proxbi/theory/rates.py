@@ -1,11 +1,11 @@
-r"""Theorem 2: how fast H(x_k, y_k) falls, read from a run and compared with what the KL exponent theta predicts.
+r"""Theorem 2: the rate of decrease of H(x_k, y_k), measured on a run and predicted from the KL exponent theta.
 
     theta < 1/2:   H_k - H* = O(k^{-1/(1 - 2 theta)})                      a line in log-log axes
     theta = 1/2:   H_k - H* = O((1 + C)^-k)                                a line in semilog axes
-    theta > 1/2:   H_k - H* = O(exp(-(1/(2(1 - theta)))^{k - k_0}))        digits multiply in each step
+    theta > 1/2:   H_k - H* = O(exp(-(1/(2(1 - theta)))^{k - k_0}))        the number of digits multiplies in each step
 
-(The paper's (eq: superlinear_converge) has lost its exp; its proof has it.) H is quadratic in the lower error, so its
-KL exponent is at most 1/2, and the last line empty, unless the lower solve is exact.
+(In (eq: superlinear_converge) of the paper the exp is missing; its proof has it.) H is quadratic in the lower error, so
+its KL exponent is at most 1/2, and the last line does not apply, unless the lower solve is exact.
 """
 
 import math
@@ -50,8 +50,8 @@ def power_slope(gap: Series) -> float:
 
 
 def geometric_slope(gap: Series, floor: float = 1e-24) -> tuple[float, float]:
-    """The slope of log gap against k by least squares over the later half of what is above `floor` times the start, and
-    the largest deviation from that line: log of the linear rate, and how linear it is.
+    """The slope of log gap against k by least squares over the later half of the values above `floor` times the first
+    one, and the largest deviation from that line: the log of the linear rate, and how linear it is.
 
     >>> slope, deviation = geometric_slope(5.0 * 0.5 ** np.arange(40))
     >>> round(math.exp(slope), 6), deviation < 1e-9

@@ -1,4 +1,4 @@
-"""y*, Phi and grad Phi at a point, exactly or nearly so: what a run is compared with."""
+"""Reference values of y*, Phi and grad Phi at a point, exact or nearly so."""
 
 from collections.abc import Callable
 from typing import Any, NamedTuple
@@ -17,7 +17,7 @@ from proxbi.problem import Counts, Problem
 
 
 class Exactly(NamedTuple):
-    """What there is to know at x."""
+    """Reference values at x."""
 
     solution: PyTree
     """y*(x)."""
@@ -28,14 +28,14 @@ class Exactly(NamedTuple):
 
 
 Reference = Callable[[PyTree], Exactly]
-"""x -> what there is to know at x; a pytree, so that it may be handed to compiled functions."""
+"""A function of x that returns the reference values; a pytree, so that it can be passed to compiled functions."""
 
 
 def closed_forms(
     solution: Callable[[PyTree], PyTree], value: Callable[[PyTree], Scalar], gradient: Callable[[PyTree], PyTree]
 ) -> Reference:
-    """A reference from the three closed forms of an analytic problem. Where they are pytrees (`jax.tree_util.Partial`)
-    with the data inside, other data of the same shape recompile nothing.
+    """A reference from the three closed forms of an analytic problem. If they are pytrees (`jax.tree_util.Partial`)
+    that contain the data, other data of the same shape need no compilation.
     """
     return Partial(_closed_forms, solution, value, gradient)
 
@@ -45,7 +45,8 @@ def _closed_forms(solution: Any, value: Any, gradient: Any, x: PyTree) -> Exactl
 
 
 def computed(problem: Problem, lower: LowerSolver, y: PyTree, linear: LinearSolver) -> Reference:
-    """A reference for a problem without closed forms: y* by `lower`, started at `y`, and the adjoint by `linear`."""
+    """A reference for a problem without closed forms: y* is computed by `lower` from `y`, and the adjoint by
+    `linear`."""
     return Partial(_computed, problem, lower, y, linear)
 
 
@@ -57,7 +58,7 @@ def _computed(problem: Problem, lower: LowerSolver, start: PyTree, linear: Linea
 
 
 class Plugged(LowerSolver):
-    """An exact lower solve: the closed form of y*, which costs nothing and is counted as nothing."""
+    """An exact lower solve by the closed form of y*; it counts no oracle calls."""
 
     solution: Callable[[PyTree], PyTree]
 
@@ -67,7 +68,7 @@ class Plugged(LowerSolver):
 
 
 class Repeated(LowerSolver):
-    """`steps` steps of another lower solver, as a number that may be traced: one program for every T. It cannot be
+    """`steps` steps of another lower solver, where `steps` may be traced: one program for every T. It cannot be
     unrolled by ITD.
 
     >>> from proxbi import GradientDescent

@@ -1,4 +1,4 @@
-"""What `verify` says: findings about the assumptions, measured constants, checked inequalities, and a sentence."""
+"""The report of `verify`: findings about the assumptions, measured constants, checked inequalities, and a verdict."""
 
 from dataclasses import dataclass
 from typing import NamedTuple
@@ -10,41 +10,41 @@ from proxbi.theory.constants import Schedule
 
 
 class Finding(NamedTuple):
-    """What was seen of one assumption."""
+    """The finding about one assumption."""
 
     assumption: str
     holds: bool
-    """False if a violation was seen."""
+    """False if a violation was found."""
     sentence: str
 
 
 @dataclass(frozen=True)
 class Report:
-    """What `verify` returns. `str(report)` is a table with sentences."""
+    """The result of `verify`. `str(report)` is a table with sentences."""
 
     findings: list[Finding]
     measured: dict[str, float]
     """Estimates, by name; those of Lipschitz constants are lower bounds, that of mu is an upper bound."""
     schedule: Schedule | None
-    """The constants that the run was made and checked with; None if no run was possible."""
+    """The constants used for the run and its checks; None if no run was possible."""
     estimated: bool
-    """Whether they were estimated here, rather than given."""
+    """Whether they were estimated; otherwise they were given."""
     checks: list[Check]
 
     @property
     def violated(self) -> list[str]:
-        """The assumptions that a violation was seen of."""
+        """The assumptions for which a violation was found."""
         return [finding.assumption for finding in self.findings if not finding.holds]
 
     @property
     def margin(self) -> float:
-        """1 - (the decrease that Proposition 1 asks for) / (that of H), in the worst step: negative if it was violated.
-        NaN if there was no run, or none of its steps moved H by more than rounding."""
+        """1 - (decrease required by Proposition 1) / (decrease of H), in the worst step: negative if it was violated.
+        NaN if there was no run, or if no step changed H by more than rounding."""
         return next((1 - check.ratio for check in self.checks if check.name == "Proposition 1"), float("nan"))
 
     @property
     def ok(self) -> bool:
-        """Whether no violation was seen and every inequality held."""
+        """Whether no violation was found and every inequality held."""
         return not self.violated and bool(self.checks) and all(check.holds for check in self.checks)
 
     def __str__(self) -> str:
@@ -67,17 +67,17 @@ class Report:
 
     @property
     def verdict(self) -> str:
-        """One sentence."""
+        """The verdict, in one sentence."""
         if self.violated:
             return f"The theory does not cover this problem as it stands: see {'; '.join(self.violated)}."
         failed = [check.name for check in self.checks if not check.holds]
         if failed:
             blame = "the estimated constants are too optimistic" if self.estimated else "the constants given are wrong"
             return (
-                f"No assumption was seen to fail, but {', '.join(failed)} did: {blame}, or an assumption fails unseen."
+                f"No violated assumption was found, but {', '.join(failed)} failed: {blame}, or a violation was missed."
             )
         if np.isnan(self.margin):
-            return "Nothing contradicts the theory, but the steps it allows are too short to be seen in this precision."
+            return "Nothing contradicts the theory, but the steps it allows are below rounding in this precision."
         return (
             f"Nothing contradicts the theory; Proposition 1 holds with a margin of {self.margin:.0%} in its worst step."
         )

@@ -1,9 +1,8 @@
-r"""The checks of the theory on a problem of one's own: what its constants look like, which assumption looks violated,
-and how much of the decrease that happens Proposition 1 asks for.
+r"""The checks of the theory on your own problem: estimates of its constants, assumptions that look violated, and the
+margin by which Proposition 1 holds.
 
-What is found here is evidence and not proof: points are sampled, Ritz values lie inside the spectrum, segments miss
-what is beside them. A violation that is reported was seen; an assumption that is not reported as violated was only
-not refuted.
+The findings are evidence, not proof: points are sampled, Ritz values lie inside the spectrum, and segments miss what is
+beside them. A reported violation was observed; an assumption without one was merely not refuted.
 """
 
 import equinox as eqx
@@ -47,13 +46,13 @@ def verify(
 
     **Arguments:**
 
-    - `constants`: `Constants` or `SharpConstants` where they are known; estimated otherwise, and marked so.
-    - `steps`: how many outer steps of Algorithm 1 to check, with the step sizes that the constants give.
-    - `lower`: a solver whose y is to count as y*; Newton's method by default.
-    - `max_T`: the most lower steps that a run may take; a problem that asks for more is only measured.
-    - `seed`: of the random directions that are looked at.
+    - `constants`: `Constants` or `SharpConstants` if they are known; otherwise they are estimated, and marked so.
+    - `steps`: the number of outer steps of Algorithm 1 to check, with the step sizes that follow from the constants.
+    - `lower`: the solver for y*; Newton's method by default.
+    - `max_T`: the maximal number of lower steps; a problem that needs more is measured, but not run.
+    - `seed`: the seed of the random directions.
 
-    Use double precision (`jax.enable_x64`): in single precision few steps can be told from rounding.
+    Use double precision (`jax.enable_x64`): in single precision few steps exceed rounding.
 
     >>> problem = Problem(lambda x, y: jnp.sum((y - 2) ** 2), lambda x, y: jnp.sum((y - x) ** 2 - 2 * (x * y) ** 2))
     >>> verify(problem, jnp.ones(2), jnp.zeros(2)).violated
@@ -71,7 +70,7 @@ def verify(
     reference = computed(problem, lower or Newton(linear), y0, linear)
     exactly, unsolved = _at(problem, reference, x0, y0)
     if not unsolved <= jnp.sqrt(jnp.finfo(flat.dtype).eps):
-        sentence = f"y*(x0) was not found, |g_y| is still {unsolved:.1e} of its start: no minimum, or a kink at it."
+        sentence = f"y*(x0) was not found, |g_y| is still {unsolved:.1e} of its start: no minimum, or a kink there."
         return Report([Finding(here.finding.assumption, False, sentence)], here.measured, None, estimated, [])
     around = spectrum(problem, [(x0, y0), (x0, exactly.solution)], keys[0])
     blocks, smooth = measure(problem, linear, exactly, x0, y0, keys[1])
@@ -90,7 +89,7 @@ def verify(
 
 @eqx.filter_jit
 def _at(problem: Problem, reference: Reference, x: PyTree, y: PyTree) -> tuple[Exactly, jax.Array]:
-    """What there is to know at x, and |g_y| there against what it was at y."""
+    """The reference values at x, and |g_y| there relative to its value at y."""
     exactly = reference(x)
     start = _tree.norm(problem.grad_lower(x, y)) + jnp.finfo(jnp.result_type(*jax.tree.leaves(y))).eps
     return exactly, _tree.norm(problem.grad_lower(x, exactly.solution)) / start
@@ -107,5 +106,5 @@ def _level_sets(problem: Problem, reference: Reference, x0: PyTree, key: PRNGKey
         )
         return Finding(name, False, sentence)
     if not along:
-        return Finding(name, True, "could not be looked at: y* was not found far from x0.")
+        return Finding(name, True, "was not checked: y* was not found far from x0.")
     return Finding(name, True, f"Phi + h grows, or is infinite, far out on {len(along)} rays.")

@@ -1,9 +1,9 @@
 """The method: which labels are wrong, and how much each row should count.
 
-`clean.py` is the whole of it, `table.py` what it works on, and `drawing.py` draws the rows of a large table that it
-learns from. The bilevel problem is in `bilevel.py`, solved on samples drawn by `samples.py`. `weightings.py` has the
-weightings of rows, made of `reweighting.py` and, for the paper's one, `free.py`; `selection.py` compares them.
-`scoring.py` has all rows judged: by our `ridge.py` regression on the features of `kernel.py` and by other
-`learners.py`; `decision.py` decides, with the `noise_model.py`. `label_noise.py` is the simpler model inside of the
-bilevel problem. `summary.py` says in words and intervals what came out.
+`clean.py` runs all of it on a `table.py`. `drawing.py` draws the rows of a large table that the method learns from.
+`bilevel.py` is the bilevel problem, solved on samples from `samples.py`. `weightings.py` lists the weightings of rows,
+built from `reweighting.py` and, for the paper's own, `free.py`; `selection.py` compares them. `scoring.py` scores all
+rows, with the regression of `ridge.py` on the features of `kernel.py` and with other `learners.py`; `decision.py`
+decides, using the `noise_model.py`. `label_noise.py` is the simpler noise model of the bilevel problem. `summary.py`
+computes rates with intervals and writes the warnings.
 """

@@ -1,4 +1,4 @@
-r"""The bilevel problem that sets the numbers of the cleaner.
+r"""The bilevel problem whose solution is the settings of the cleaner.
 
 x = log bandwidth, log ridge, log temperature, and the noise: log-odds of a wrong label, overall, by class, by group
 C = coefficients, a row for each of n rows that are fitted, a column for each class
@@ -7,14 +7,14 @@ lower   weighted kernel ridge regression of one-hot labels E, min over s of sum_
         its answer is s(u) = sum_i k(u, u_i) sqrt(w_i) C_i, where C minimises the strongly convex quadratic
             g(x, C) = <C, (V K V + ridge I) C> / (2 n) - <C, V E> / n,    V = diag(sqrt(w)),  K_ij = k(u_i, u_j)
 upper   f(x, C) = mean of -log p(label_j | u_j) over trusted rows and of -log P(given_j | u_j) over noisy ones, none of
-                  them fitted; p(. | u) = softmax(s(u) / temperature), and P by `noise.py`; and, with m such rows, a
-                  normal prior (log-odds - log 1/7)^2 / (2 m): where no row can tell, one label in eight is wrong
+                  them fitted; p(. | u) = softmax(s(u) / temperature), P by `label_noise.py`; and, with m such rows, a
+                  normal prior (log-odds - log 1/7)^2 / (2 m): without evidence, one label in eight is wrong
 h(x)            = boxes for the first four, and a normal prior |.|^2 / (2 m) that pulls the log-odds of all classes, and
                   of all groups, together
 
-The weight w_i(x) is the posterior that label i is right, for the noise in x and what an earlier fit believed about
-row i. The problem is solved on a sample: its numbers carry over to all rows, since bandwidth and temperature have
-nothing to do with how many rows there are, and a ridge that is not divided by that number is a ratio of variances.
+The weight w_i(x) is the posterior probability that label i is right, given the noise in x and the class probabilities
+of row i in an earlier fit. The problem is solved on a sample, and its solution holds for all rows: bandwidth and
+temperature do not depend on the number of rows, and a ridge that is not divided by that number is a ratio of variances.
 """
 
 import math
@@ -36,7 +36,7 @@ from proxbi.cleaning.result import OuterStep
 from proxbi.hypergradient import Implicit
 from proxbi.problem import Counts, Problem
 from proxbi.regularizers import Box, Regularizer, Separable, SquaredL2
-from proxbi.result import Snapshot, Status
+from proxbi.result import HistoryRow, Snapshot, Status
 from proxbi.solvers import AdaptiveProxBiO
 
 Settings = dict[str, Float[Array, "..."]]
@@ -50,17 +50,17 @@ BOXES = {
 }
 START = {"bandwidth": -1.5, "ridge": -1.0, "temperature": -2.5, "rate": -2.0}
 STEPS, TOL = 60, 2e-3
-SOLVER = AdaptiveProxBiO(Implicit(inner_steps=400))  # in single precision more gain nothing
+SOLVER = AdaptiveProxBiO(Implicit(inner_steps=400))  # in single precision, more gain nothing
 
 
 class Part(NamedTuple):
     """Rows in one role."""
 
     distances: Float[Array, "rows fitted"]
-    """Squared, to the rows that are fitted, in units of the typical one."""
+    """Squared distances to the fitted rows, in units of the typical one."""
     given: Given
     repeats: Float[Array, " rows"]
-    """How often each row counts: its sample weight."""
+    """The sample weight of each row."""
 
 
 class Sample(NamedTuple):
@@ -70,11 +70,11 @@ class Sample(NamedTuple):
     trusted: Part
     noisy: Part
     belief: Float[Array, "fitted classes"]
-    """What an earlier fit said of the fitted rows; their labels, one-hot, where there was none: then w = 1."""
+    """Class probabilities of the fitted rows in an earlier fit; without one their labels, one-hot: then w = 1."""
 
 
 class Solved(NamedTuple):
-    """The answer."""
+    """The solution."""
 
     settings: Settings
     history: list[OuterStep]
@@ -88,9 +88,9 @@ def start(classes: int, groups: int) -> Settings:
 
 
 def solve(sample: Sample, x0: Settings, held_out: Part) -> Solved:
-    """The settings of this sample. The loss on `held_out`, rows that only watch, is in the history.
+    """The settings of this sample. The history contains the loss on `held_out`, rows that the solver does not see.
 
-    These are trusted rows if those of the sample count, and noisy rows if they do not.
+    These are trusted rows if the sample has trusted rows, and noisy rows otherwise.
     """
     problem = KernelRidge(_upper, _lower, _prior(sample, x0), sample)
     trusting = bool(np.any(sample.trusted.repeats))
@@ -98,11 +98,11 @@ def solve(sample: Sample, x0: Settings, held_out: Part) -> Solved:
     losses: list[list[float]] = []
     least, best = math.inf, x0
 
-    def watch(row: dict[str, Any], snapshot: Snapshot) -> None:
+    def watch(row: HistoryRow, snapshot: Snapshot) -> None:
         nonlocal least, best
         x, y = snapshot.state.x, snapshot.state.y
         losses.append([float(_loss(x, y, sample, rows, trusting)) for rows in pair])
-        if row["objective"] < least:  # which may rise again: the solver's values are inexact
+        if row["objective"] < least:  # it may rise again: the values of the solver are inexact
             least, best = row["objective"], x
 
     y0 = jnp.asarray(np.zeros(sample.belief.shape, sample.belief.dtype))
@@ -113,19 +113,20 @@ def solve(sample: Sample, x0: Settings, held_out: Part) -> Solved:
 
 
 def raise_if_interrupted(status: Status) -> None:
-    """`minimize` answers Ctrl-C with what it has; half a solution is none."""
+    """`minimize` returns its last iterate on Ctrl-C, which is of no use here."""
     if status is Status.INTERRUPTED:
         raise KeyboardInterrupt
 
 
-def outer_step(row: dict[str, Any], seen: float, held_out: float) -> OuterStep:
+def outer_step(row: HistoryRow, seen: float, held_out: float) -> OuterStep:
     """A row of `minimize`'s history, with the losses on trusted rows: those that the solver sees, and others."""
-    calls = sum(row[name] for name in vars(Counts()))
+    counts: dict[str, Any] = dict(row)
+    calls = sum(counts[name] for name in vars(Counts()))
     return OuterStep(row["step"], row["objective"], row["stationarity"], seen, held_out, calls)
 
 
 class KernelRidge(Problem):
-    """The problem, with those of its oracles that its being quadratic makes cheap."""
+    """The problem, with the oracles that are cheap because the lower level is quadratic."""
 
     def grad_lower(self, x: Settings, y: Array) -> Array:
         """((V K V + ridge I) Y - V E) / n."""
@@ -137,7 +138,7 @@ class KernelRidge(Problem):
         return lambda v: curved(v) / len(v)
 
     def preconditioner(self, x: Settings, y: Array) -> Callable[[Array], Array]:
-        """Its inverse, but for rounding: a Cholesky factor of a sample costs no more than a few products."""
+        """Its inverse, up to rounding: the Cholesky factor for a sample costs no more than a few products."""
         roots, kernel = _roots(x, self.data), gaussian(self.data.fit.distances, jnp.exp(x["bandwidth"]))
         curved = roots * kernel * roots.T + jnp.exp(x["ridge"]) * jnp.eye(len(y), dtype=kernel.dtype)
         factor = cho_factor(curved)
@@ -169,7 +170,7 @@ def label_loss(logs: Float[Array, "rows classes"], given: Given) -> Float[Array,
 def _roots(x: Settings, data: Sample) -> Float[Array, "fitted 1"]:
     """V."""
     posterior = joint(noise_of(x), data.belief, data.fit.given).posterior
-    # Two roots and not one of the product: repeats may be 0, where a root has no derivative.
+    # Two roots instead of the root of the product: repeats may be 0, where a root has no derivative.
     return (jnp.sqrt(data.fit.repeats) * jnp.sqrt(posterior))[:, None]
 
 

@@ -1,10 +1,10 @@
 """The label cleaner: from rows with partly wrong labels to a weight and a quality for each.
 
 1. `samples.py` solves the bilevel problem of `bilevel.py` on samples, once for each half of the trusted rows.
-2. `selection.py` lets the weights that come of it compete with simpler ones on trusted rows held out: does it matter?
-3. `scoring.py` has all rows judged by learners that have not seen their labels, and `decision.py` decides.
+2. `selection.py` compares the resulting weights with simpler ones on held-out trusted rows: do they matter?
+3. `scoring.py` scores all rows by learners that have not seen their labels, and `decision.py` decides.
 
-Of a large table all this sees a sample, drawn by `drawing.py`; what is left is to judge the other rows, block by block.
+For a large table these steps use a sample, drawn by `drawing.py`; the other rows are then judged block by block.
 """
 
 import math
@@ -53,15 +53,15 @@ def clean(
     - `features`: finite, and scaled so that distances mean something.
     - `labels`: class indices 0..classes-1, some of them wrong.
     - `trusted`: the rows whose labels are right. Without any, noisy rows judge noisy rows, and a warning says so.
-    - `groups`: the annotator or source 0, 1, ... of each row; each has a noise rate of its own.
-    - `sample_weight`: how often each row counts.
-    - `pred_probs`: out-of-fold probabilities of a model of one's own, one more belief about each row; NaN where there
-      are none.
-    - `votes`: of several annotators, classes or -1 where there is none. `labels` are then what the votes alone say
-      (`votes.by_votes_alone`), of trusted rows their true classes, and of rows without any vote nothing.
-    - `before`: of trusted rows that a person decided, having seen their labels: these labels; -1 for all other rows.
-    - `weights`: "auto", few numbers for all rows together; or "free", the paper's one number for each row.
-    - `seed`: the same seed gives the same answer.
+    - `groups`: the annotator or source 0, 1, ... of each row; each has its own noise rate.
+    - `sample_weight`: the weight of each row.
+    - `pred_probs`: out-of-fold class probabilities of your own model, used as one more opinion on each row; NaN for
+      rows without any.
+    - `votes`: the votes of several annotators: classes, or -1 for no vote. `labels` are then the consensus of the
+      votes alone (`votes.by_votes_alone`), the true classes of trusted rows, and ignored for rows without any vote.
+    - `before`: the earlier labels of trusted rows that a person decided after seeing them; -1 for all other rows.
+    - `weights`: "auto", a few parameters for all rows together; or "free", one parameter per row, as in the paper.
+    - `seed`: the same seed gives the same result.
     - `progress`: called with a stage and the share of the work that is done.
 
     >>> draw = np.random.default_rng(0)
@@ -85,12 +85,12 @@ def clean(
 
 
 def one_thread() -> Any:
-    """The threads of the BLAS below JAX, and those of JAX, wait for one another where others use the machine."""
+    """One BLAS thread: on a busy machine the threads of BLAS and of JAX wait for one another."""
     return threadpool_limits(limits=1, user_api="blas")
 
 
 def check_weights(weights: str, weighted: bool, trusted: int) -> None:
-    """Refuse weights that there are not, or not with so many trusted rows."""
+    """Raise an error for unknown weights, or if "free" has too few trusted rows."""
     if weights not in ("auto", "free"):
         raise ValueError(f'weights must be "auto" or "free", got {weights!r}.')
     if weights == "free" and weighted:
@@ -102,11 +102,11 @@ def check_weights(weights: str, weighted: bool, trusted: int) -> None:
 
 
 class Learned(NamedTuple):
-    """What the rows of a table, or a sample of them, teach about all."""
+    """What was learned from a table, or from a sample of its rows."""
 
     sample: Table
     judged: Judged
-    """Of its rows."""
+    """The rows of the sample, judged."""
     tuned: list[Solved]
     verdict: selection.Verdict
     consensus: Consensus | None
@@ -116,7 +116,7 @@ class Learned(NamedTuple):
     """Whether weights were asked for."""
 
     def findings(self, figures: Figures, some: Table, *, grouped: bool) -> Findings:
-        """What is said of the table, by what was counted of all of its rows; `some` are those of `judged.some`."""
+        """The findings for the table, from figures of all of its rows; `some` are the rows `judged.some`."""
         verdict, informed = self.verdict, self.judged.informed
         rates = summary.rates(figures, self.judged, some)
         return Findings(
@@ -135,16 +135,16 @@ class Learned(NamedTuple):
 
 
 def learn(table: Table, weights: Literal["auto", "free"], seed: int, progress: Progress | None = None) -> Learned:
-    """Solve for the settings, compare ways to weigh rows, and judge the rows of this table."""
+    """Solve for the settings, compare weightings, and judge the rows of this table."""
     say = progress or (lambda stage, share: None)
     draw, free = stream(seed), Free() if weights == "free" else None
     say("solving for the settings", 0.0)
     roles = samples.assign(table, draw)
     unit = typical_distance(table.features[roles.fit])
     tuned = samples.tune(table, roles, unit)
-    say("comparing ways to weigh rows", 0.5)
+    say("comparing weightings", 0.5)
     wanted = Weighting("free", PLAIN_FREE, MEANING_OF_FREE, True, free) if free else None
-    # Decided rows tell how to judge, but what is measured on them holds for rows that were picked, not for all.
+    # Decided rows help to judge, but they were picked: scores measured on them do not hold for all rows.
     fair = samples.assign(table, draw, table.judges) if table.decided.any() else roles
     compared = [*WEIGHTINGS, *([wanted] if wanted else [])]
     verdict = selection.hold(table, fair, unit, tuned[: 2 if len(fair.halves[0]) else 1], compared, wanted)
@@ -177,7 +177,7 @@ def flagged(found: Found, trusted: Bool[np.ndarray, " rows"]) -> Bool[np.ndarray
 def of_rows(
     found: Found, issue: Bool[np.ndarray, " rows"], table: Table, review: Int[np.ndarray, " doubtful"]
 ) -> dict[str, Any]:
-    """What `Cleaned` has of each row."""
+    """The columns of `Cleaned`, one value per row."""
     return {
         "weight": found.weight,
         "quality": found.quality,
@@ -190,7 +190,7 @@ def of_rows(
 
 
 def _cleaned(table: Table, places: Int[np.ndarray, " learned"], learned: Learned, grouped: bool) -> Cleaned:
-    """All rows of the table, by what those at `places` teach."""
+    """Judge all rows of the table by what was learned from the rows at `places`."""
     judged, consensus = learned.judged, learned.consensus
     found = judged.judge(places)(table)
     if consensus is None:

@@ -1,10 +1,10 @@
-"""Which rows of a large table are learned from.
+"""The rows of a large table that the method learns from.
 
-Each row has a random number that depends on the seed and its place in the table alone. The rows learned from are the
-`FIT` ones with the smallest numbers among those that are not trusted, and half as many of those that are: a simple
-random sample. The smallest of a union are among the smallest of its parts, so that it can be drawn from blocks of rows,
-in any order and on any machine, and is the same however the table is cut (bottom-k sampling; Cohen and Kaplan,
-Summarizing data using bottom-k sketches, PODC 2007).
+Each row has a random number that depends only on the seed and on the position of the row in the table. The sample is
+the `FIT` untrusted rows with the smallest numbers, and half as many trusted rows: a simple random sample. The smallest
+numbers of a union are among the smallest numbers of its parts. So the sample can be drawn from blocks of rows, in any
+order and on any machine, and does not depend on how the table is cut (bottom-k sampling; Cohen and Kaplan, Summarizing
+data using bottom-k sketches, PODC 2007).
 """
 
 from collections.abc import Iterable
@@ -16,18 +16,18 @@ from jaxtyping import Bool, Int
 from proxbi.cleaning.method.randomness import numbers
 
 FIT = 30_000
-"""The most rows that are fitted, half of them trusted at most: in a larger table no others are learned from."""
+"""The maximal number of rows that are fitted, at most half of them trusted."""
 
 
 class Drawn(NamedTuple):
-    """Places of rows in the table."""
+    """Row indices in the table."""
 
     noisy: Int[np.ndarray, " noisy"]
     gold: Int[np.ndarray, " gold"]
 
     @property
     def rows(self) -> Int[np.ndarray, " rows"]:
-        """Of both kinds, in the order of the table."""
+        """Trusted and untrusted rows, in the order of the table."""
         return np.sort(np.concatenate(self))
 
 
@@ -37,7 +37,8 @@ def drawn(
     counted: Bool[np.ndarray, " rows"] | None = None,
     first: int = 0,
 ) -> Drawn:
-    """From a block of rows of which the first has the place `first`; `counted` are those that may be fitted."""
+    """Draw from a block of rows whose first row has index `first` in the table; `counted` marks rows that may be
+    fitted."""
     may = ~trusted if counted is None else ~trusted & counted
     return Drawn(
         _lowest(seed, first + np.flatnonzero(may), FIT), _lowest(seed, first + np.flatnonzero(trusted), FIT // 2)
@@ -45,7 +46,7 @@ def drawn(
 
 
 def merged(seed: int, parts: Iterable[Drawn]) -> Drawn:
-    """From all blocks, by what was drawn from each.
+    """The sample of the table, from the samples of its blocks.
 
     >>> trusted = np.arange(100_000) % 3 == 0
     >>> blocks = [drawn(0, trusted[first : first + 40_000], first=first) for first in (0, 40_000, 80_000)]
@@ -63,13 +64,13 @@ def merged(seed: int, parts: Iterable[Drawn]) -> Drawn:
 def learned_from(
     seed: int, trusted: Bool[np.ndarray, " rows"], counted: Bool[np.ndarray, " rows"] | None = None
 ) -> Int[np.ndarray, " some"]:
-    """The rows of a whole table that are learned from: all, where there are no more than can be fitted."""
+    """The sample of a whole table: all rows if they can all be fitted."""
     return np.arange(len(trusted)) if len(trusted) <= FIT else drawn(seed, trusted, counted).rows
 
 
 def with_apart(seed: int, of_table: Drawn, rows: int, apart: int) -> Int[np.ndarray, " some"]:
-    """The rows that are learned from, where `apart` trusted rows come after the `rows` of the table, of which some were
-    drawn.
+    """The sample of a table of `rows` rows followed by `apart` trusted rows; `of_table` is the sample of the table
+    alone.
     """
     if rows + apart <= FIT:
         return np.arange(rows + apart)

@@ -1,15 +1,14 @@
-r"""The paper's way: one parameter x_i for each row, and sigmoid(x_i) as its weight.
+r"""The method of the paper: one parameter x_i per row, and sigmoid(x_i) as its weight.
 
 upper   mean cross-entropy over one half of the trusted rows
 lower   the weighted softmax regression of `problem.py`, on the mapped features
 h(x)  = -strength sum_i min(|x_i|, cap), which drives weights away from 1/2
 
-There are as many parameters as rows, and more than trusted rows: the loss on the rows that the solver sees goes down
-long after that on others goes up. So the ridge is strong, rows start out as good (x_i > 0), and the solver stops where
-the other half of the trusted rows was served best. The history shows both losses.
+There are as many parameters as rows, and more than trusted rows. So the solver overfits: the loss on the trusted rows
+that it sees keeps falling long after the loss on others has begun to rise. Therefore the ridge is strong, all rows
+start as good (x_i > 0), and the run stops at the smallest loss on the other half of the trusted rows. The history
+contains both losses.
 """
-
-from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -24,25 +23,25 @@ from proxbi.cleaning.result import OuterStep
 from proxbi.datasets import Labelled
 from proxbi.hypergradient import Implicit
 from proxbi.regularizers import NegativeCappedL1
-from proxbi.result import Snapshot
+from proxbi.result import HistoryRow, Snapshot
 from proxbi.solvers import AdaptiveProxBiO
 
 START, RIDGE, STRENGTH, CAP = 2.0, 2e-4, 0.1, 4.0
 STEPS, PATIENCE = 30, 4
-"""The most steps, and how many without a better held-out loss end the run."""
+"""The maximal number of steps, and the number of steps without a better held-out loss that ends the run."""
 FEWEST = 4
-"""Trusted rows: one to learn from and one to stop by, in each half of the contest."""
+"""Trusted rows: one to learn from and one to stop by, in each half of the comparison."""
 
 
 class Free:
-    """A way to weigh rows, like those of `ways.py`; `history` is that of its last run."""
+    """A weighting, like those of `weightings.py`; `history` is the history of its last run."""
 
     def __init__(self) -> None:
         """No run yet."""
         self.history: list[OuterStep] = []
 
     def __call__(self, task: Task) -> Float[Array, " rows"]:
-        """sigmoid(x), and 1 for rows that are not weighed."""
+        """sigmoid(x), and 1 for rows without a parameter."""
         rows = Labelled(np.asarray(task.rows.features), np.asarray(task.rows.given.labels))
         trusted = np.asarray(task.rows.trusted) > 0
         noisy, gold = np.flatnonzero(~trusted & (np.asarray(task.rows.repeats) > 0)), np.flatnonzero(trusted)
@@ -62,7 +61,7 @@ def _solve(
     history: list[OuterStep] = []
     best = x0
 
-    def watch(row: dict[str, Any], snapshot: Snapshot) -> bool:
+    def watch(row: HistoryRow, snapshot: Snapshot) -> bool:
         nonlocal best
         loss = float(_loss(snapshot.state.y, jnp.asarray(held_out.features), jnp.asarray(held_out.labels)))
         if not history or loss < min(past.held_out for past in history):

@@ -1,13 +1,13 @@
-r"""The features that labels are judged on: a Nystrom map of a Gaussian kernel.
+r"""The features for judging labels: a Nystrom map of a Gaussian kernel.
 
-With landmarks z_1..z_D, rows of the data themselves, and k(u, v) = exp(-|u - v|^2 / (2 s)),
+With landmarks z_1..z_D, which are rows of the data, and k(u, v) = exp(-|u - v|^2 / (2 s)),
 
     phi(u) = L^-1 (k(u, z_1), ..., k(u, z_D))',     L L' = K + jitter I,   K_ij = k(z_i, z_j),
 
-so that <phi(u), phi(v)> is the best approximation of k(u, v) that D kernel functions allow. Only features make it,
-never labels: a row that is a landmark can still be left out of the fit that judges it. On images a thousand landmarks
-do what four thousand random cosines do not (Williams and Seeger, Using the Nystrom method to speed up kernel machines,
-NIPS 2000).
+so that <phi(u), phi(v)> is the best approximation of k(u, v) by D kernel functions. The map depends on features only,
+not on labels: a row that is a landmark can still be left out of the fit that judges it. On images, a thousand landmarks
+are more accurate than four thousand random cosines (Williams and Seeger, Using the Nystrom method to speed up kernel
+machines, NIPS 2000).
 """
 
 from typing import NamedTuple
@@ -19,15 +19,15 @@ from jaxtyping import Array, Float
 from scipy.linalg import solve_triangular
 
 JITTER = 1e-3
-"""Added to the diagonal of K, whose entries are at most 1: single precision resolves what is above it."""
+"""Added to the diagonal of K, whose entries are at most 1: the smallest that single precision resolves."""
 
 
 class KernelMap(NamedTuple):
-    """The map phi; call it on rows."""
+    """The map phi, to be called on rows."""
 
     center: Float[Array, " columns"]
     landmarks: Float[Array, "landmarks columns"]
-    """Centred, which keeps the rounding of squared distances small."""
+    """Centred, to keep the rounding errors of squared distances small."""
     bandwidth: Float[Array, ""]
     """s, a squared length."""
     whitening: Float[Array, "landmarks landmarks"]
@@ -41,17 +41,17 @@ class KernelMap(NamedTuple):
 def choose_landmarks(
     features: Float[np.ndarray, "rows columns"], count: int, draw: np.random.Generator
 ) -> Float[np.ndarray, "landmarks columns"]:
-    """`count` of the rows, or as many as there can be."""
+    """Up to `count` of the rows."""
     return features[np.sort(draw.choice(len(features), landmark_count(len(features), count), replace=False))]
 
 
 def landmark_count(rows: int, most: int) -> int:
-    """`most`, or where there are fewer rows the largest power of two of them: programs are compiled for each number."""
+    """`most`, or with fewer rows the largest power of two up to their number: each number is compiled separately."""
     return min(most, 1 << (rows.bit_length() - 1))
 
 
 def typical_distance(rows: Float[np.ndarray, "rows columns"]) -> float:
-    """The median squared distance of two different rows: the unit that bandwidths are measured in.
+    """The median squared distance of two different rows: the unit of bandwidths.
 
     >>> typical_distance(np.array([[0.0], [0.0], [2.0]], np.float32))
     4.0
@@ -84,7 +84,7 @@ def kernel_map(landmarks: Float[np.ndarray, "landmarks columns"], bandwidth: flo
 
 
 def gaussian(distances: Float[Array, "*shape"], bandwidth: Float[Array, ""] | float) -> Float[Array, "*shape"]:
-    """k of two rows from their squared distance."""
+    """k of two rows, from their squared distance."""
     return jnp.exp(-distances / (2 * bandwidth))
 
 
@@ -92,14 +92,14 @@ def gaussian(distances: Float[Array, "*shape"], bandwidth: Float[Array, ""] | fl
 def squared_distances(
     rows: Float[Array, "rows columns"], others: Float[Array, "others columns"]
 ) -> Float[Array, "rows others"]:
-    """|u - v|^2 for each of the rows and each of the others."""
+    """|u - v|^2 for each row and each of the others."""
     rows, others = jnp.asarray(rows, jnp.float32), jnp.asarray(others, jnp.float32)
     squares = jnp.sum(rows**2, axis=1)[:, None] + jnp.sum(others**2, axis=1)[None, :]
     return jnp.maximum(squares - 2 * product(rows, others.T), 0)
 
 
 def product(left: Float[Array, "..."], right: Float[Array, "..."]) -> Float[Array, "..."]:
-    """The matrix product in full single precision, which accelerators do not take by default."""
+    """The matrix product in full single precision, which is not the default on accelerators."""
     return jnp.matmul(left, right, precision=jax.lax.Precision.HIGHEST)
 
 
@@ -111,8 +111,8 @@ def mapped_rows(
     rows: Float[Array, "rows columns"],
     coefficients: Float[Array, "landmarks any"],
 ) -> Float[Array, "rows any"]:
-    """The kernel values of each row with the centred landmarks, times coefficients: phi, or scores without phi, which
-    would cost many times more.
+    """The kernel values of each row with the centred landmarks, times coefficients: phi; or scores directly, which is
+    many times cheaper than through phi.
     """
     distances = squared_distances(jnp.asarray(rows, jnp.float32) - center, landmarks)
     return product(gaussian(distances, bandwidth), coefficients)

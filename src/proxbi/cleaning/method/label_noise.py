@@ -1,16 +1,17 @@
-r"""How labels go wrong, and what that says about a row.
+r"""A model of label noise, and the posterior that a label is right.
 
 For a row of true class t, from group a,
 
     P(given = t) = 1 - r(a, t),        P(given = g) = r(a, t) S(t, g)  for g != t,
 
-with r the rates of wrong labels and S(t, .) the distribution of wrong labels, 0 at t. With p(t | u), the belief of a
-model that was not shown the label of row u,
+with r the rates of wrong labels and S(t, .) the distribution of wrong labels, 0 at t. With p(t | u), the class
+probabilities of a model that has not seen the label of row u,
 
     P(given = g, right | u) = p(g | u) (1 - r(a, g)),     P(given = g, wrong | u) = sum_t p(t | u) r(a, t) S(t, g),
 
-and the posterior that the label is right is the first over the sum of the two. If r is the same for all classes, rows
-weighted by it have the class proportions of clean rows: posterior times P(given = g | u) is (1 - r) p(g | u).
+and the posterior that the label is right is the first divided by the sum of the two. If r is the same for all classes,
+rows weighted by the posterior have the class proportions of clean rows: posterior times P(given = g | u) is
+(1 - r) p(g | u).
 """
 
 from typing import NamedTuple
@@ -25,14 +26,14 @@ from proxbi import _compile
 
 
 class Given(NamedTuple):
-    """Labels as they came, and the group of each."""
+    """The given labels, and the group of each row."""
 
     labels: Int[Array, " rows"]
     groups: Int[Array, " rows"]
 
 
 class Noise(NamedTuple):
-    """The two tables."""
+    """Rates of wrong labels, and the distribution of wrong labels."""
 
     rates: Float[Array, "groups classes"]
     """r(a, t)."""
@@ -41,7 +42,7 @@ class Noise(NamedTuple):
 
 
 class Joint(NamedTuple):
-    """The probability of each given label together with its being right, and with its being wrong."""
+    """P(given, right | u) and P(given, wrong | u) of each row."""
 
     right: Float[Array, " rows"]
     wrong: Float[Array, " rows"]
@@ -58,9 +59,9 @@ class Joint(NamedTuple):
 
 
 TINY = 1e-12
-"""What keeps logarithms and quotients finite in single precision."""
+"""Keeps logarithms and quotients finite in single precision."""
 PRIOR_ROWS = 50.0
-"""How many rows the rates that a sample gave are worth when all rows are counted."""
+"""The weight of the rates of the sample, in rows, when all rows are counted."""
 
 
 def joint(noise: Noise, belief: Float[Array, "rows classes"], given: Given) -> Joint:
@@ -87,7 +88,7 @@ def posterior_and_likelihood(
 
 
 def symmetric_confusion(classes: int) -> Float[Array, "classes classes"]:
-    """S of labels that are wrong in no particular way: uniform over the other classes."""
+    """S of symmetric noise: uniform over the other classes."""
     return (1 - jnp.eye(classes, dtype=jnp.float32)) / (classes - 1)
 
 
@@ -100,10 +101,10 @@ def most_likely_other(noise: Noise, belief: Float[Array, "rows classes"], given:
 def estimate_noise(
     prior: Noise, belief: Float[Array, "rows classes"], given: Given, repeats: Float[Array, " rows"], steps: int = 3
 ) -> Noise:
-    """The noise under which these labels are likely, by expectation maximisation from `prior`.
+    """The noise under which these labels are most likely, by expectation maximisation from `prior`.
 
-    `repeats` is how often each row counts. A rate is the share of wrong labels in its cell, in which the prior counts
-    as `PRIOR_ROWS` rows; S is made by `estimate_confusion`, after every few updates of the rates.
+    `repeats` is the sample weight of each row. A rate is the share of wrong labels in its cell, where the prior counts
+    as `PRIOR_ROWS` rows. S is computed by `estimate_confusion`, after every few updates of the rates.
     """
     noise = prior
     for _ in range(steps):
@@ -116,7 +117,8 @@ def estimate_noise(
 def _maximise(
     noise: Noise, prior: Array, belief: Float[Array, "rows classes"], given: Given, repeats: Float[Array, " rows"]
 ) -> tuple[Float[Array, "groups classes"], Float[Array, "classes classes"]]:
-    """The rates after ten rounds, and how many rows of each class are expected to be given as each other one."""
+    """The rates after ten rounds, and the expected number of rows of each class that are labelled as each other
+    class."""
     groups, classes = prior.shape
     cell = given.groups * classes + given.labels
 
@@ -138,11 +140,11 @@ def _maximise(
 
 
 def estimate_confusion(counts: Float[np.ndarray, "classes classes"]) -> Float[np.ndarray, "classes classes"]:
-    """S from the numbers of rows of class t given as g, pulled towards uniform as far as these are uniform.
+    """S from the numbers of rows of class t labelled g, shrunk towards uniform as far as these numbers are uniform.
 
     Each row of S has a Dirichlet prior with the same pseudo-count for all other classes: the one under which the
-    numbers are most likely (empirical Bayes). Noise in no particular way gives a large one, and the symmetric S;
-    labels that all go wrong the same way give a small one.
+    numbers are most likely (empirical Bayes). Symmetric noise gives a large pseudo-count, and the symmetric S; if all
+    labels of a class go wrong to the same other class, it is small.
 
     >>> print(estimate_confusion(np.array([[0, 300, 0], [0, 0, 300], [300, 0, 0]])).round(2))
     [[0. 1. 0.]

@@ -1,9 +1,8 @@
-"""Other learners than our kernel regression, whose scores are blended with its own where they tell more.
+"""Learners beside the kernel regression; their scores are blended with its scores where they add information.
 
-A score is comparable with the others because it is made without the label of its row. Of a random forest it is the
-logarithm of the share of trees that vote for a class, among those that were grown without the row (out of bag): one
-forest gives the beliefs about all of its rows. Of the user's model it is the logarithm of its probabilities, which
-must be out of fold.
+Scores are comparable because each is computed without the label of its row. The score of a random forest is the
+logarithm of the share of trees that vote for a class, among the trees grown without the row (out of bag): one forest
+scores all of its rows. The score of the user's model is the logarithm of its probabilities, which must be out of fold.
 """
 
 from collections.abc import Callable
@@ -16,22 +15,21 @@ from proxbi.cleaning.method.calibration import Calibration, Labels, calibrate, w
 from proxbi.cleaning.method.table import Table
 
 FLOOR = 0.02
-"""Added to probabilities, shared by the classes: no vote of a hundred trees is worth more than a few votes."""
+"""Added to probabilities, divided among the classes: a unanimous vote of a hundred trees is not certainty."""
 TREES, MOST_ROWS = 100, 8000
-"""Of the forest: more rows are sampled."""
+"""The maximal number of rows for a forest of all rows; with more, it is grown on a sample."""
 SAMPLE = 4000
-"""Rows it is grown on then."""
+"""The size of that sample."""
 TOO_MANY = 30_000
-"""With more rows there is none: to ask it about a million would take longer than all the rest."""
+"""With more rows there is no forest: scoring a million rows would take longer than everything else."""
 KERNEL, CHANCES = float(np.log(5.0)), float(np.log(0.7))
 """The usual log sharpness of scores of the kernel regression and of logarithms of probabilities."""
 GAIN = 0.01
-"""Of the log-likelihood of a label, on average: what a learner that was grown on a sample must add to be asked about
-all rows."""
+"""The mean gain in log-likelihood per label that a learner grown on a sample must bring to be used for all rows."""
 
 
 class Learner(NamedTuple):
-    """Scores of rows that were fitted, and how to get those of others."""
+    """Scores of the fitted rows, and a function that scores others."""
 
     fitted: Float[np.ndarray, "fitted classes"]
     others: Callable[[Table], Float[np.ndarray, "rows classes"]]
@@ -40,7 +38,7 @@ class Learner(NamedTuple):
 
 
 def brought(table: Table, fit: Int[np.ndarray, " fit"]) -> Learner:
-    """The user's own model, by its probabilities for all rows; rows that it says nothing about are NaN."""
+    """The user's own model, from its probabilities of all rows; NaN for rows without any."""
     return Learner(_brought(table)[fit], _brought, CHANCES)
 
 
@@ -53,7 +51,7 @@ def _brought(table: Table) -> Float[np.ndarray, "rows classes"]:
 def forest(
     table: Table, fit: Int[np.ndarray, " fit"], kernel: Float[np.ndarray, "fit classes"], seed: int
 ) -> Learner | None:
-    """A random forest of the rows that are fitted, or of a sample of them; None where it is not worth the time."""
+    """A random forest grown on the fitted rows, or on a sample of them; None if it is not worth the time."""
     if table.size > TOO_MANY or len(fit) < 2 or len(np.unique(table.labels[fit])) < 2:
         return None
     if len(fit) <= MOST_ROWS:
@@ -70,12 +68,12 @@ def forest(
 
 
 def as_scores(chances: Float[np.ndarray, "rows classes"]) -> Float[np.ndarray, "rows classes"]:
-    """Logarithms of probabilities, none of them far below zero."""
+    """Logarithms of probabilities, bounded from below."""
     return np.log(chances + FLOOR / chances.shape[1])
 
 
 def _explained(scores: list[np.ndarray], labels: Labels) -> Float[np.ndarray, " rows"]:
-    """The log-likelihood of each label, as it is given."""
+    """The log-likelihood of each given label."""
     classes = scores[0].shape[1]
     usual = Calibration.of([KERNEL, CHANCES][: len(scores)], classes)
     found = calibrate(scores, np.eye(classes)[labels.given] * labels.repeats[:, None], usual)
@@ -99,5 +97,5 @@ def _grow(table: Table, grown: np.ndarray, rows: np.ndarray, seed: int) -> Learn
 
 
 def _ignored(truth: np.ndarray, found: np.ndarray) -> float:
-    """The forest's own score, which nobody asks for; its votes are only kept if there is one."""
+    """The forest keeps its out-of-bag votes only if it has a score to compute; this one is not used."""
     return 0.0

@@ -1,4 +1,5 @@
-"""Reweighting: fit; judge every row by the fit without it; weigh it by the posterior that its label is right; again."""
+"""Reweighting: fit, judge every row by the fit without it, weight it by the posterior that its label is right,
+repeat."""
 
 from typing import NamedTuple
 
@@ -14,7 +15,7 @@ from proxbi.cleaning.method.bilevel import label_loss, log_belief
 from proxbi.cleaning.method.label_noise import Given, Noise, estimate_noise, joint, posterior_and_likelihood
 
 COARSE, FINE = np.linspace(-5, 2, 15), np.linspace(-0.5, 0.5, 21)
-"""Log temperatures that are tried, and then distances from the best of them."""
+"""Log temperatures to try, and then distances from the best of them."""
 
 
 class Rows(NamedTuple):
@@ -25,22 +26,22 @@ class Rows(NamedTuple):
     trusted: Float[Array, " rows"]
     """1 or 0."""
     repeats: Float[Array, " rows"]
-    """How often each counts: its sample weight."""
+    """Sample weights."""
 
 
 class Judgement(NamedTuple):
-    """What a round found."""
+    """The outcome of a round."""
 
     coefficients: Float[Array, "size classes"]
     temperature: Scalar
-    """Its logarithm."""
+    """Log temperature."""
     noise: Noise
     belief: Float[Array, "rows classes"]
-    """About each row, of the fit without it."""
+    """Log class probabilities of each row, from the fit without it."""
     posterior: Float[Array, " rows"]
-    """That its label is right."""
+    """The probability that the label is right."""
     likelihood: Float[Array, " rows"]
-    """Of its label, right or wrong."""
+    """P(given | u), whether the label is right or wrong."""
 
 
 def reweigh(rows: Rows, weights: Float[Array, " rows"], penalty: Scalar, noise: Noise, rounds: int) -> Judgement:
@@ -56,7 +57,7 @@ def judge(rows: Rows, weights: Float[Array, " rows"], penalty: Scalar, prior: No
     fitted = fit(rows, weights, penalty, prior)
     doubtful = jnp.asarray(np.asarray(rows.repeats) * (1 - np.asarray(rows.trusted)))
     noise = prior
-    for _ in range(2):  # the temperature depends on the noise and the noise on the temperature, but little
+    for _ in range(2):  # the temperature depends on the noise, and the noise on the temperature, but only weakly
         temperature, belief = read(fitted.scores, rows, noise)
         noise = estimate_noise(prior, belief, rows.given, doubtful)
     weighed = posterior_and_likelihood(noise, belief, rows.given)
@@ -65,15 +66,15 @@ def judge(rows: Rows, weights: Float[Array, " rows"], penalty: Scalar, prior: No
 
 @_compile.jit
 def fit(rows: Rows, weights: Float[Array, " rows"], penalty: Scalar, noise: Noise) -> ridge.Fit:
-    """The ridge regression of the rows, trusted ones with the weight 1; `noise` tells the number of classes."""
+    """The ridge regression of the rows, trusted ones with weight 1; `noise` gives the number of classes."""
     total = rows.repeats * jnp.where(rows.trusted > 0, 1, weights)
     return ridge.fit(rows.features, rows.given.labels, total, penalty, noise.rates.shape[1])
 
 
 @_compile.jit
 def read(scores: Float[Array, "rows classes"], rows: Rows, noise: Noise) -> tuple[Scalar, Float[Array, "rows classes"]]:
-    """The log temperature under which the labels are most likely, those of trusted rows without noise; and what is
-    then believed.
+    """The log temperature under which the labels are most likely (those of trusted rows without noise), and the log
+    class probabilities at this temperature.
     """
 
     def loss(temperature: Scalar) -> Scalar:

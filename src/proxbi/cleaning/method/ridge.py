@@ -1,4 +1,4 @@
-r"""Weighted ridge regression of one-hot labels, or of probabilities, on features, and what it says of a row left out.
+r"""Weighted ridge regression of one-hot labels, or of probabilities, on features, and its scores for each row left out.
 
     Y = A^-1 sum_i w_i phi_i e_i',     A = sum_i w_i phi_i phi_i' + ridge I                                       (fit)
 
@@ -6,7 +6,7 @@ Without row i, A loses w_i phi_i phi_i', and by the Sherman-Morrison formula the
 
     (s_i - l_i e_i) / (1 - l_i),     s_i = Y' phi_i,     l_i = w_i phi_i' A^-1 phi_i                     (leave one out)
 
-so that one Cholesky factor of A lets every row be judged by a fit that has not seen it.
+so one Cholesky factor of A is enough to judge every row by a fit that has not seen it.
 """
 
 from functools import partial
@@ -20,15 +20,15 @@ from proxbi._tree import Scalar
 from proxbi.cleaning.method.kernel import product
 
 LEAST = 1e-3
-"""The least share of a row's score that the other rows are left with."""
+"""The smallest allowed value of 1 - l_i, the share of the other rows in the score of row i."""
 
 
 class Fit(NamedTuple):
-    """A fit and its view of the rows it was made from."""
+    """A fit, and its scores of the rows it was fitted to."""
 
     coefficients: Float[Array, "size classes"]
     scores: Float[Array, "rows classes"]
-    """Of each row, by the fit without it."""
+    """Scores of each row, from the fit without it."""
 
 
 @partial(jax.jit, static_argnames="classes")
@@ -50,9 +50,9 @@ def fit(
     targets = labels if labels.ndim > 1 else jax.nn.one_hot(labels, classes, dtype=features.dtype)
     weighted, identity = features * weights[:, None], jnp.eye(features.shape[1], dtype=features.dtype)
     cholesky = jnp.linalg.cholesky(product(weighted.T, features) + jnp.exp(penalty) * identity)
-    # Twice as fast as to solve a triangular system for each row.
+    # Twice as fast as solving a triangular system for each row.
     inverse = jax.scipy.linalg.solve_triangular(cholesky, identity, lower=True)
     coefficients = product(inverse.T, product(inverse, product(weighted.T, targets)))
     leverage = weights * jnp.sum(product(features, inverse.T) ** 2, axis=1)
-    leverage = jnp.minimum(leverage, 1 - LEAST)[:, None]  # below 1, but for rounding
+    leverage = jnp.minimum(leverage, 1 - LEAST)[:, None]  # below 1 up to rounding
     return Fit(coefficients, (product(features, coefficients) - leverage * targets) / (1 - leverage))

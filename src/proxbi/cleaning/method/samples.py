@@ -1,7 +1,7 @@
-"""From a table to the samples on which its settings are solved for, without any row in two roles.
+"""The samples of a table on which its settings are solved for; no row has two roles.
 
-The trusted rows are cut in two halves. What is made with the help of one half is judged on the other, and the settings
-of the cleaner are the mean of the two answers. With no trusted rows some of the noisy ones take their place as judges.
+The trusted rows are split into two halves. A solution found with one half is judged on the other, and the settings of
+the cleaner are the mean of the two solutions. Without trusted rows, some noisy rows take their place as judges.
 """
 
 from typing import NamedTuple
@@ -18,29 +18,29 @@ from proxbi.cleaning.method.kernel import gaussian, product, squared_distances
 from proxbi.cleaning.method.table import Table, bucket, padded
 
 SAMPLE, PER_CLASS = 800, 10
-"""The most rows in a sample, of each role; more where there are so many classes that a class would have fewer."""
+"""The maximal number of rows of a sample in each role; more if there are many classes, so that each has some rows."""
 HALF = 4096
-"""The most rows in a half."""
+"""The maximal number of rows in a half."""
 
 
 class Roles(NamedTuple):
-    """Which rows of the table do what."""
+    """The role of each row of the table."""
 
     fit: Int[np.ndarray, " fit"]
     watch: Int[np.ndarray, " watch"]
-    """Noisy rows that judge the settings."""
+    """Noisy rows in the upper objective."""
     halves: tuple[Int[np.ndarray, " half"], Int[np.ndarray, " half"]]
-    """Trusted rows; or noisy rows that only judge, in the second half alone, where none are trusted."""
+    """Trusted rows. Without any: no rows in the first half, and in the second noisy rows that only judge."""
 
     @property
     def helpers(self) -> tuple[Int[np.ndarray, " some"], Int[np.ndarray, " some"]]:
-        """Those of each half that help to solve and to fit; all of it judge the other."""
+        """The rows of each half that help to solve and to fit; all rows of a half judge the other."""
         first, second = self.halves
         return first[:SAMPLE], second[:SAMPLE]
 
 
 def assign(table: Table, draw: np.random.Generator, trusted: Int[np.ndarray, " trusted"] | None = None) -> Roles:
-    """Roles for rows drawn at random, with all trusted ones or only these; rows with no sample weight get none."""
+    """Roles, drawn at random, for all trusted rows or only for these; rows of sample weight 0 get none."""
     noisy, gold = draw.permutation(table.noisy), draw.permutation(table.gold if trusted is None else trusted)
     half, most = min(HALF, len(gold) // 2), max(SAMPLE, PER_CLASS * table.classes)
     fit = min(most, max(1, len(noisy) // 2))
@@ -50,13 +50,13 @@ def assign(table: Table, draw: np.random.Generator, trusted: Int[np.ndarray, " t
 
 
 def tune(table: Table, roles: Roles, unit: float) -> list[Solved]:
-    """The settings by each half, watched by the other; `unit` is that of squared distances."""
+    """The settings from each half, with the loss on the other; `unit` is the unit of squared distances."""
     size, many, few = (bucket(len(part)) for part in (roles.fit, roles.watch, max(roles.helpers, key=len)))
     fit = _rows(table, roles.fit, size, roles.fit, size, unit)
     watch = _rows(table, roles.watch, many, roles.fit, size, unit)
     halves = [_rows(table, part, few, roles.fit, size, unit) for part in roles.helpers]
-    # First without any trusted row and with all weights 1, which both halves may share: it gives the beliefs that
-    # weights are made of.
+    # First without trusted rows and with all weights 1, shared by both halves: this fit gives the class probabilities
+    # from which the weights are computed.
     labels = jnp.asarray(np.eye(table.classes, dtype=np.float32)[np.asarray(fit.given.labels)])
     blind = Sample(fit, halves[0]._replace(repeats=jnp.asarray(np.zeros(few, np.float32))), watch, labels)
     first = bilevel.solve(blind, bilevel.start(table.classes, table.group_count), watch)
@@ -75,7 +75,7 @@ def average(tuned: list[Solved]) -> Settings:
 def _rows(
     table: Table, rows: Int[np.ndarray, " rows"], size: int, fit: Int[np.ndarray, " fit"], fit_size: int, unit: float
 ) -> bilevel.Part:
-    center = table.features[fit].mean(axis=0)  # makes the rounding of distances small
+    center = table.features[fit].mean(axis=0)  # keeps the rounding errors of distances small
     scale = np.float32(np.sqrt(unit))
     some, fitted = ((table.features[part] - center) / scale for part in (rows, fit))
     distances = squared_distances(padded(some, size), padded(fitted, fit_size))
@@ -84,14 +84,14 @@ def _rows(
 
 @_compile.jit
 def _belief(sample: Sample, x: Settings) -> Float[Array, "rows classes"]:
-    """What a fit of the sample, with all posteriors 1, believes of each of its rows without it.
+    """Class probabilities of each row of the sample, from a fit without it in which all posteriors are 1.
 
-    With A = V K V + ridge I and C = A^-1 V E, as in `settings.py`, the score of row i without it is
+    With A = V K V + ridge I and C = A^-1 V E, as in `bilevel.py`, the score of row i without it is
     e_i - C_i / (v_i (A^-1)_ii).
     """
     roots = jnp.sqrt(sample.fit.repeats)[:, None]
     kernel = roots * gaussian(sample.fit.distances, jnp.exp(x["bandwidth"])) * roots.T
     inverse = jnp.linalg.inv(kernel + jnp.exp(x["ridge"]) * jnp.eye(len(kernel), dtype=kernel.dtype))
     targets = jax.nn.one_hot(sample.fit.given.labels, sample.belief.shape[1], dtype=kernel.dtype)
-    seen = jnp.maximum(roots, 1e-6) * jnp.diagonal(inverse)[:, None]  # rows that only fill up the size have root 0
+    seen = jnp.maximum(roots, 1e-6) * jnp.diagonal(inverse)[:, None]  # rows of padding have root 0
     return jnp.exp(bilevel.log_belief(x["temperature"], targets - product(inverse, roots * targets) / seen))

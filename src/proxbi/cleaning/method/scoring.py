@@ -1,7 +1,7 @@
-"""All rows, judged by learners that were not shown their labels.
+"""All rows, judged by learners that have not seen their labels.
 
-At most `drawing.FIT` rows are fitted, and each of these is judged by the fit without it; the others, which it has not
-seen, as they are. So a million rows cost little more than thirty thousand.
+At most `drawing.FIT` rows are fitted, and each of these is judged by the fit without it. The other rows are scored by
+the fit as it is. So a million rows cost little more than thirty thousand.
 """
 
 from collections.abc import Callable, Iterator
@@ -32,33 +32,33 @@ from proxbi.cleaning.method.weightings import Task, Weigh
 ROUGH = 512
 """Landmarks of a first fit."""
 MANY = 8000
-"""Rows that are fitted: with more of them the first fit, which only weighs, is one on fewer landmarks."""
+"""With more fitted rows, the first fit, which is only used for weights, has fewer landmarks."""
 LANDMARKS, FEWER = 1500, 1024
-"""Of the map; fewer where there are more rows than are fitted, which cost as many kernel values each."""
+"""Landmarks of the map; fewer if the table is sampled, since each further row costs one kernel value per landmark."""
 BLOCK = 2048
-"""Rows that are mapped at a time: their kernel values stay in the cache, which is twice as fast."""
+"""Rows mapped at a time: their kernel values stay in the cache, which is twice as fast."""
 EVIDENCE = 20.0
 
 
 class Scorer(NamedTuple):
-    """The learners, to be asked about rows that they have not seen; NumPy arrays, which go to other processes."""
+    """The learners, to score rows that they have not seen; in NumPy arrays, which can be sent to other processes."""
 
     center: Float[np.ndarray, " columns"]
     landmarks: Float[np.ndarray, "landmarks columns"]
     bandwidth: Float[np.ndarray, ""]
     coefficients: Float[np.ndarray, "landmarks classes"]
-    """Of kernel values: those of the regression, whitened."""
+    """Coefficients of the regression for kernel values, that is, whitened."""
     others: tuple[Callable[[Table], Float[np.ndarray, "rows classes"]], ...]
 
     @classmethod
     def of(cls, phi: KernelMap, coefficients: Array, others: list[learners.Learner]) -> "Scorer":
-        """A regression with these coefficients, and the others."""
+        """A scorer from the coefficients of the regression and the other learners."""
         parts = (phi.center, phi.landmarks, phi.bandwidth, product(phi.whitening, coefficients))
         center, landmarks, bandwidth, whitened = (np.asarray(part) for part in parts)
         return cls(center, landmarks, bandwidth, whitened, tuple(each.others for each in others))
 
     def __call__(self, rows: Table) -> Scores:
-        """Of at most `BLOCK` rows."""
+        """The scores of at most `BLOCK` rows."""
         size = min(BLOCK, bucket(len(rows.labels)))
         mapped = mapped_rows(
             self.center, self.landmarks, self.bandwidth, padded(rows.features, size), self.coefficients
@@ -68,7 +68,7 @@ class Scorer(NamedTuple):
 
 
 class Found(NamedTuple):
-    """What is known of each of some rows."""
+    """The result for each of some rows."""
 
     weight: Float[np.ndarray, " rows"]
     quality: Float[np.ndarray, " rows"]
@@ -77,20 +77,20 @@ class Found(NamedTuple):
 
 
 class Judge(NamedTuple):
-    """Judges rows, also in other processes: those that were learned from as was found then, all others by learners that
-    have not seen them.
+    """Judges rows, also in other processes: rows of the sample get the result found while learning, all others are
+    scored by learners that have not seen them.
     """
 
     scorer: Scorer | None
-    """None: nothing is known, and all labels are kept."""
+    """None if nothing was learned: all labels are kept."""
     decision: Decision | None
     places: Int[np.ndarray, " known"]
-    """Of the rows that were learned from, in the whole table, in order."""
+    """The sorted indices, in the whole table, of the rows that were learned from."""
     known: Found
-    """What was found of them."""
+    """The result for these."""
 
     def __call__(self, rows: Table, first: int = 0) -> Found:
-        """Judge a block of the table; `first` is the place of its first row."""
+        """Judge a block of the table; `first` is the index of its first row."""
         count = len(rows.labels)
         weight, quality, other = np.ones(count), np.ones(count), np.zeros(count, np.int64)
         ours = slice(*np.searchsorted(self.places, [first, first + count]))
@@ -110,38 +110,38 @@ class Judge(NamedTuple):
 
 
 class Judged(NamedTuple):
-    """What is known of each row of the table."""
+    """The result for each row of the table."""
 
     weight: Float[np.ndarray, " rows"]
     quality: Float[np.ndarray, " rows"]
     other: Int[np.ndarray, " rows"]
     """The most likely class if the label is wrong."""
     some: Int[np.ndarray, " some"]
-    """Rows that are not trusted, for which there is more:"""
+    """Untrusted rows for which the following is known too:"""
     drawn: Float[np.ndarray, "draws some"]
-    """Their quality, by calibrations that may as well be right; none where nothing is known."""
+    """Their quality under calibrations drawn from the posterior; empty if nothing was learned."""
     otherwise: Float[np.ndarray, "ways some"]
-    """Their quality the first time, and by other models."""
+    """Their quality after the first fit, and under other models."""
     noisy: bool
-    """Whether any labels are wrong by the signs."""
+    """Whether label noise was detected."""
     informed: bool
-    """Whether the features tell anything about the labels; if not, all labels are kept."""
+    """Whether the features are informative about the labels; if not, all labels are kept."""
     temperature: float
     fitted: int
-    """How many rows were."""
+    """The number of fitted rows."""
     review: Int[np.ndarray, " untrusted"]
-    """The rows that are not trusted, in the order in which to decide them."""
+    """The untrusted rows, in the order in which to decide them."""
     scorer: Scorer | None = None
     decision: Decision | None = None
-    """How rows are judged that are not in the table, if it is a sample."""
+    """If the table is a sample: how to judge the other rows."""
 
     def judge(self, places: Int[np.ndarray, " rows"]) -> Judge:
-        """The judge of all rows of the table that this one, with rows at these places, was drawn from."""
+        """The judge of the whole table, from which the rows at these indices were drawn."""
         return Judge(self.scorer, self.decision, places, Found(self.weight, self.quality, self.other))
 
 
 class Fitted(NamedTuple):
-    """The rows that are fitted, and how."""
+    """The fitted rows, and what is needed to fit them."""
 
     fit: Int[np.ndarray, " fit"]
     phi: KernelMap
@@ -152,10 +152,10 @@ class Fitted(NamedTuple):
     def regress(
         self, weights: Float[np.ndarray, " fit"], size: int, shares: Float[np.ndarray, "fit classes"] | None = None
     ) -> tuple[Array, Float[np.ndarray, "fit classes"]]:
-        """The coefficients of a fit with these weights on the first `size` features, and the score of every row by the
-        fit without it. `shares` are probabilities of the classes, in place of the labels.
+        """The coefficients of a fit with these weights on the first `size` features, and the score of each row from the
+        fit without it. `shares` are class probabilities, used in place of the labels.
         """
-        # L is triangular, so that the first columns of phi are the map with the first landmarks alone.
+        # L is triangular, so the first columns of phi are the map with the first landmarks alone.
         total = padded(
             np.asarray(self.rows.repeats)[: len(self.fit)] * weights.astype(np.float32), len(self.rows.repeats)
         )
@@ -171,7 +171,7 @@ def judge_all(
     wanted: Weigh | None,
     draw: np.random.Generator,
 ) -> Judged:
-    """Judge all rows, fit them again by what was found, or with the weights that are `wanted`, and judge once more."""
+    """Judge all rows, fit again with the resulting weights, or with those `wanted`, and judge once more."""
     fitted = fit_rows(table, settings, bandwidth, draw)
     fit, trusted = fitted.fit, table.trusted[fitted.fit]
     most = fitted.rows.features.shape[1]
@@ -217,14 +217,14 @@ def judge_all(
 
 
 def reviewed(trusted: Bool[np.ndarray, " rows"], first: Int[np.ndarray, " some"]) -> Int[np.ndarray, " untrusted"]:
-    """These rows, and after them all others that are not trusted."""
+    """These rows, followed by all other untrusted rows."""
     return np.concatenate([first, np.setdiff1d(np.flatnonzero(~trusted), first)])
 
 
 def all_scores(
     table: Table, fitted: Fitted, coefficients: Array, others: list[learners.Learner], scores: Scores
 ) -> Iterator[tuple[Int[np.ndarray, " some"], Scores]]:
-    """The rows that were fitted, with their scores; and the others, block by block."""
+    """The fitted rows with their scores, then the others, block by block."""
     yield fitted.fit, scores
     scorer = Scorer.of(fitted.phi, coefficients, others)
     rest = np.setdiff1d(np.arange(len(table.labels)), fitted.fit)
@@ -234,7 +234,7 @@ def all_scores(
 
 
 def fit_rows(table: Table, settings: Settings, bandwidth: float, draw: np.random.Generator) -> Fitted:
-    """The rows to fit, drawn where there are too many, and their features."""
+    """The rows to fit, a random sample if there are too many, and their features."""
     gold = draw.permutation(table.gold)[: drawing.FIT // 2]
     fit = np.sort(np.concatenate([gold, draw.permutation(table.noisy)[: drawing.FIT - len(gold)]]))
     landmarks = LANDMARKS if len(fit) == table.size else FEWER
@@ -243,7 +243,7 @@ def fit_rows(table: Table, settings: Settings, bandwidth: float, draw: np.random
 
 
 def wanted_weights(wanted: Weigh, table: Table, fitted: Fitted, settings: Settings) -> Float[np.ndarray, " fit"]:
-    """The weights that were asked for."""
+    """The requested weights."""
     raw = padded(table.features[fitted.fit], len(fitted.rows.repeats))
     rough = fitted.rows._replace(features=fitted.rows.features[:, :ROUGH])
     return np.asarray(wanted(Task(rough, raw, settings)))[: len(fitted.fit)].astype(np.float64)
@@ -258,8 +258,8 @@ def _labels(rows: Table) -> Labels:
 
 
 def _tells(decision: Decision, scores: Scores, evidence: Evidence) -> bool:
-    """Whether the labels are clearly likelier given the features than given how frequent each class is: by one standard
-    deviation, and by a factor of at least `EVIDENCE`, as few rows may agree by chance.
+    """Whether the labels are clearly more likely given the features than given the class frequencies alone: by one
+    standard deviation, and by a factor of at least `EVIDENCE`, since few rows may agree by chance.
     """
     labels, trusted = evidence.labels, evidence.trusted
     belief = decision.calibration.belief(scores)
@@ -270,7 +270,7 @@ def _tells(decision: Decision, scores: Scores, evidence: Evidence) -> bool:
 
 
 def _frequency(evidence: Evidence) -> Float[np.ndarray, " rows"]:
-    """Of the label of each row, among those rows that are trusted or among those that are not."""
+    """The frequency of the label of each row, among trusted rows if it is trusted, otherwise among the others."""
     kind, given = evidence.trusted.astype(int), evidence.labels.truth
     counts = np.zeros((2, evidence.classes))
     np.add.at(counts, (kind, given), evidence.labels.repeats)
@@ -278,7 +278,7 @@ def _frequency(evidence: Evidence) -> Float[np.ndarray, " rows"]:
 
 
 def _temperature(decision: Decision, scores: Scores, evidence: Evidence) -> float:
-    """Of the kernel regression alone, by the classes that the rows probably have."""
+    """The temperature of the kernel regression alone, for the probable true classes."""
     targets = true_classes(decision.verdict(scores, evidence.labels), evidence.labels)
     targets[evidence.sure] = evidence.targets(evidence.sure)
     usual = Calibration.of([learners.KERNEL], evidence.classes)
@@ -286,7 +286,7 @@ def _temperature(decision: Decision, scores: Scores, evidence: Evidence) -> floa
 
 
 def _nothing_known(table: Table, fitted: int) -> Judged:
-    """All labels are kept."""
+    """The result if nothing was learned: all labels are kept."""
     rows = len(table.labels)
     every, none = np.ones(rows), np.zeros(0, np.int64)
     return Judged(

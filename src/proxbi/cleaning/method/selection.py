@@ -1,5 +1,5 @@
-"""Which weighting of rows is best? Each fits the noisy rows of the sample, with its weights, and one half of the
-trusted rows; the other half, which had no part in any of it, is the judge. Then the halves change places.
+"""Which weighting of rows is best? Each is used to fit the noisy rows of the sample together with one half of the
+trusted rows, and is judged on the other half, which is used for nothing else. Then the halves change places.
 """
 
 import math
@@ -25,7 +25,7 @@ REMOVALS = 9
 
 
 class Verdict(NamedTuple):
-    """The outcome."""
+    """The scores of all weightings, and the chosen one."""
 
     scores: list[Score]
     chosen: str
@@ -38,13 +38,13 @@ class Fold(NamedTuple):
 
     task: Task
     noisy: Bool[np.ndarray, " rows"]
-    """The rows that are weighed."""
+    """The rows to weight."""
     judges: Float[np.ndarray, "judges size"]
     judge_labels: Int[np.ndarray, " judges"]
 
 
 class Losses(NamedTuple):
-    """Of the judges: -log p of their labels, and whether the most likely class is their label."""
+    """For each judge: -log p of its label, and whether its label is the most likely class."""
 
     loss: Float[np.ndarray, " judges"]
     hit: Bool[np.ndarray, " judges"]
@@ -64,7 +64,7 @@ def hold(
     weightings: Sequence[Weighting],
     wanted: Weighting | None = None,
 ) -> Verdict:
-    """All weightings on both folds. Chosen is the one `wanted`, or the first that none after it beats clearly."""
+    """Score all weightings on both folds. The one `wanted` is chosen, or the first that no later one clearly beats."""
     pairs = zip(roles.helpers, roles.halves[::-1], strict=True)
     folds = [_fold(table, roles, unit, one, *pair) for one, pair in zip(tuned, pairs, strict=False)]
     possible = [one for one in weightings if len(roles.halves[0]) or not one.needs_trusted]
@@ -77,7 +77,7 @@ def hold(
 
 
 def _chosen(losses: dict[str, Losses]) -> str:
-    """The simplest, unless another is better by two standard errors of their paired difference."""
+    """The simplest weighting, unless another is better by two standard errors of the paired difference."""
     names = list(losses)
     chosen = names[0]
     for name in names[1:]:
@@ -91,11 +91,11 @@ def _clearly_better(one: Losses, other: Losses) -> bool:
 
 
 def evaluate(fold: Fold, weights: Float[Array, " rows"]) -> Losses:
-    """Fit with these weights, take the temperature that suits the helpers, each left out in turn; ask the judges."""
+    """Fit with these weights, choose the temperature on the helpers, each left out in turn, and score the judges."""
     rows, x = fold.task.rows, fold.task.settings
     noise = noise_of(x)
     fitted = fit(rows, weights, x["ridge"], noise)
-    # Without trusted rows all labels count as they are, for the judges' are noisy too.
+    # Without trusted rows all labels count as given, since those of the judges are noisy too.
     helpers = np.asarray(rows.trusted) if np.any(rows.trusted) else np.ones(len(rows.trusted), np.float32)
     repeats = np.asarray(rows.repeats) * helpers
     told = rows._replace(trusted=jnp.asarray(helpers), repeats=jnp.asarray(repeats))

@@ -1,4 +1,4 @@
-"""Rates with intervals, and sentences about what to be careful with."""
+"""Noise rates with intervals, and warnings in words."""
 
 import math
 from collections.abc import Iterable, Iterator
@@ -14,29 +14,29 @@ from proxbi.cleaning.method.table import Table
 from proxbi.cleaning.result import Interval, NoiseShare
 
 FEW, MOST = 5, 0.8
-"""Trusted rows of a class that are few, and the share of its labels flagged that is alarming."""
+"""Fewer trusted rows of a class than this are few; a larger share of flagged labels is alarming."""
 
 
 UNKNOWN = Interval(math.nan, math.nan, math.nan)
 
 
 class Tally(NamedTuple):
-    """Sums over rows that are not trusted, for each class or group: those of blocks of a table add up."""
+    """Sums over untrusted rows, by class or group. The tallies of the blocks of a table add up."""
 
     rows: Int[np.ndarray, " indices"]
     flagged: Int[np.ndarray, " indices"]
     wrong: Float[np.ndarray, " indices"]
-    """Of 1 - q, with q the qualities."""
+    """Sums of 1 - q, with q the qualities."""
     spread: Float[np.ndarray, " indices"]
-    """Of q (1 - q)."""
+    """Sums of q (1 - q)."""
 
     def total(self) -> "Tally":
-        """Of all together."""
+        """The sum over all classes or groups."""
         return Tally(*(np.sum(part, keepdims=True) for part in self))
 
 
 class Figures(NamedTuple):
-    """What is counted of a table, or of a block of it."""
+    """Counts and sums over a table, or over a block of it."""
 
     by_class: Tally
     by_group: Tally
@@ -45,7 +45,7 @@ class Figures(NamedTuple):
 
     @classmethod
     def of(cls, table: Table, quality: Float[np.ndarray, " rows"], issue: Bool[np.ndarray, " rows"]) -> "Figures":
-        """Of these rows."""
+        """The figures of these rows."""
         noisy = ~table.trusted & table.voted
         wrong = 1 - quality[noisy]
 
@@ -61,7 +61,7 @@ class Figures(NamedTuple):
 
     @classmethod
     def sum(cls, parts: "Iterable[Figures]") -> "Figures":
-        """Of a table, by those of its blocks, which are added in their order."""
+        """The figures of a table from those of its blocks, added in order."""
         first, *others = parts
         for one in others:
             by_class, by_group = (Tally(*map(np.add, a, b)) for a, b in zip(first[:2], one[:2], strict=True))
@@ -70,12 +70,13 @@ class Figures(NamedTuple):
 
 
 def wrong_share(total: Tally, judged: Judged, ours: Bool[np.ndarray, " some"]) -> Interval:
-    r"""The share of wrong labels among some of the rows that are not trusted, and its 95 % interval; `ours` are those
-    of them for which more is known.
+    r"""The share of wrong labels among some untrusted rows, and its 95 % interval; `ours` marks those that are in
+    `judged.some`.
 
-    With q the qualities, the estimate is the mean of 1 - q. Three variances add up: that of this mean over the drawn
-    calibrations; sum q (1 - q) / n^2, of the number of wrong labels when the calibration is right; and the mean square
-    of how far other models, and the first round, are from it. Where no noise is seen the interval begins at 0.
+    With q the qualities, the estimate is the mean of 1 - q. Its variance is the sum of three: the variance of this mean
+    over the drawn calibrations; sum q (1 - q) / n^2, that of the number of wrong labels if the calibration is right;
+    and the mean square distance to the estimates of other models and of the first fit. If no noise was detected, the
+    interval begins at 0.
     """
     rows, _, wrong, spread = (float(part[0]) for part in total)
     if not rows or not ours.any():
@@ -91,7 +92,7 @@ def wrong_share(total: Tally, judged: Judged, ours: Bool[np.ndarray, " some"]) -
 
 
 def drawn_from(judged: Judged) -> Float[np.ndarray, " some"]:
-    """What the other models are compared with: the quality; or, where no noise is believed, what it would be with."""
+    """The qualities to compare other models with. If no noise was detected: what they would be with noise."""
     return judged.quality[judged.some] if judged.noisy else judged.drawn.mean(axis=0)
 
 
@@ -104,7 +105,7 @@ class Rates(NamedTuple):
 
 
 def rates(figures: Figures, judged: Judged, some: Table) -> Rates:
-    """By what was counted of all rows, and what more is known of the rows `judged.some`, which are given too."""
+    """The rates, from figures of all rows and from the draws for the rows `some`, those of `judged.some`."""
     noisy = ~some.trusted & some.voted
 
     def by(tally: Tally, index: Int[np.ndarray, " some"]) -> list[NoiseShare]:
@@ -127,12 +128,12 @@ def sentences(
     informed: bool,
     wanted: bool,
 ) -> Iterator[str]:
-    """What a reader of the result should know; `wanted` are weights that were asked for."""
+    """Warnings for readers of the result; `wanted` tells whether weights were requested."""
     trusted, classes = figures.trusted, len(figures.trusted)
     if not trusted.any():
         yield (
             "No row is trusted: noisy rows judged noisy rows, in the held-out scores too, and a mistake that most rows "
-            "of a kind share cannot be seen. A few dozen trusted rows would show it."
+            "of a kind share cannot be detected. A few dozen trusted rows would reveal it."
         )
     elif trusted.min() < FEW:
         few, none = int(np.sum(trusted < FEW)), int(np.sum(trusted == 0))

@@ -1,4 +1,4 @@
-"""The rows to be cleaned: checked, and in the sizes that compiled programs take."""
+"""The rows to clean: checked, and padded to the sizes of compiled programs."""
 
 from typing import Any, NamedTuple
 
@@ -10,24 +10,24 @@ from proxbi.cleaning.method.label_noise import Given
 
 
 class Table(NamedTuple):
-    """What the user gave, in the types that the method computes with."""
+    """The arguments of the user, in the types that the method computes with."""
 
     features: Float[np.ndarray, "rows columns"]
     labels: Int[np.ndarray, " rows"]
     trusted: Bool[np.ndarray, " rows"]
     groups: Int[np.ndarray, " rows"]
-    """All 0 where there are none."""
+    """All 0 if there are no groups."""
     repeats: Float[np.ndarray, " rows"]
-    """How often each row counts: its sample weight, 1 on average. Rows with 0 are judged but never fitted."""
+    """Sample weights, 1 on average. Rows of weight 0 are judged but never fitted."""
     classes: int
     pred_probs: Float[np.ndarray, "rows classes"] | None = None
-    """Of a model of the user's; NaN for rows that it says nothing about."""
+    """Probabilities of a model of the user's own; NaN for rows without any."""
     votes: Int[np.ndarray, "rows annotators"] | None = None
-    """Where there are several: the class, or -1 where there is no vote. The labels are then what the votes say."""
+    """The votes of several annotators: a class, or -1 for no vote. The labels are then those of the votes."""
 
     @property
     def voted(self) -> Bool[np.ndarray, " rows"]:
-        """The rows that have a label: those without any vote have none."""
+        """The rows that have a label: all, or with votes those with a vote."""
         return np.ones(len(self.labels), bool) if self.votes is None else (self.votes >= 0).any(axis=1) | self.trusted
 
     before: Int[np.ndarray, " rows"] | None = None
@@ -35,22 +35,22 @@ class Table(NamedTuple):
 
     @property
     def decided(self) -> Bool[np.ndarray, " rows"]:
-        """Trusted rows that were not drawn: a person looked at them, perhaps because of their label."""
+        """Trusted rows that were not drawn at random: a person decided them, perhaps because of their label."""
         return np.zeros(len(self.labels), bool) if self.before is None else self.before >= 0
 
     @property
     def judges(self) -> Int[np.ndarray, " judges"]:
-        """Trusted rows that stand for all others. Decided ones do not: they were picked."""
+        """Trusted rows that represent all others. Decided rows do not: they were picked."""
         return np.flatnonzero(self.trusted & ~self.decided)
 
     group_count: int = 1
-    """How many groups there are."""
+    """The number of groups."""
     whole: int = 0
-    """Where this is a sample: the rows of the table that it was drawn from."""
+    """If this is a sample: the number of rows of the table that it was drawn from."""
 
     @property
     def size(self) -> int:
-        """The rows of the whole table."""
+        """The number of rows of the whole table."""
         return self.whole or len(self.labels)
 
     def take(self, rows: Int[np.ndarray, " some"] | slice) -> "Table":
@@ -119,9 +119,9 @@ def checked(
 
 
 def bucket(rows: int) -> int:
-    """The size that so many rows are padded to: a power of two, and from 1024 on also seven sizes between two of these.
+    """The size to pad so many rows to: a power of two, or from 1024 on one of seven sizes between two of these.
 
-    Programs are compiled for each size anew, so there are to be few.
+    Each size is compiled separately, so there should be few.
 
     >>> [bucket(rows) for rows in (3, 70, 1000, 1100, 25_000)]
     [64, 128, 1024, 1152, 26624]
@@ -132,7 +132,7 @@ def bucket(rows: int) -> int:
 
 
 def padded(values: np.ndarray, size: int) -> Array:
-    """The values and then zeros, up to this size."""
+    """The values, padded with zeros to this size."""
     filled = np.zeros((size, *values.shape[1:]), values.dtype)
     filled[: len(values)] = values
     return jnp.asarray(filled)
@@ -153,7 +153,7 @@ def _before(before: Any, trusted: Bool[np.ndarray, " rows"], rows: int, classes:
         raise ValueError(f"before must be in -1..{classes - 1}, got {given.min()}..{given.max()}.")
     if np.any(given[~trusted] >= 0):
         row = np.flatnonzero(~trusted & (given >= 0))[0]
-        raise ValueError(f"before has a label for row {row}, which is not trusted: who decided it would be.")
+        raise ValueError(f"before has a label for row {row}, which is not trusted: but every decided row is.")
     return given
 
 

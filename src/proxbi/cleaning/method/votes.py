@@ -1,35 +1,36 @@
-r"""Votes of several annotators, and what they say of the true classes.
+r"""Votes of several annotators, and the true classes that follow from them.
 
-**Model.** Annotator j votes g for a row of class t with probability pi_j(t, g), whatever others vote. With b(t | u)
-what models that have not seen the votes of row u believe of it,
+**Model.** Annotator j votes g for a row of class t with probability pi_j(t, g), independently of the other votes. With
+b(t | u) the class probabilities of models that have not seen the votes of row u,
 
     P(t | u, votes) ~ b(t | u) prod_j pi_j(t, v_uj)                                                    (posterior)
 
-over those who voted. Without b it is the model of Dawid and Skene (1979).
+where the product is over those who voted. Without b this is the model of Dawid and Skene (1979).
 
-**Few votes borrow from many.** The full table of an annotator needs hundreds of votes. So there are priors, in steps,
+**Shrinkage.** The full table of an annotator needs hundreds of votes. So there are hierarchical priors,
 
     wrong votes of j:                        e_j       ~ Beta,       mean e, that of all annotators,
-    wrong votes of j for rows of class t:    e_j(t)    ~ Beta,       mean e_j c_t, where c_t says how hard the class is,
+    wrong votes of j for rows of class t:    e_j(t)    ~ Beta,       mean e_j c_t, where c_t is the difficulty of the
+    class,
     which wrong one:                         C_j(t, .) ~ Dirichlet,  mean C(t, .), that of all annotators,
 
     pi_j(t, t) = 1 - e_j(t),     pi_j(t, g) = e_j(t) C_j(t, g).
 
-How strong each prior is, in votes, is what makes the counts most likely (empirical Bayes), for each annotator: those
-who are alike, or columns that are no annotators but votes of anyone, share one table; one who differs has another.
+The strength of each prior, in votes, is the one under which the counts are most likely (empirical Bayes), for each
+annotator: annotators who are alike share one table, as do columns of votes from different people; an annotator who
+differs has another.
 
 **Rates with intervals.** With p_u(t) the posterior without the vote of j itself, c = p_u(v) for the vote v, and s the
-chance of v if it is wrong, the vote has the likelihood c (1 - e) + (1 - c) e s. The product over the votes of j and the
-Beta prior are the posterior of e, on a grid: what is not known of the truth is counted in.
+probability of v if it is wrong, the vote has the likelihood c (1 - e) + (1 - c) e s. The product over the votes of j
+and the Beta prior give the posterior of e, on a grid. It accounts for the uncertainty about the true classes.
 
-**Trusted rows** judge the posterior. People err on the same rows, those that are hard, and where learners err as well;
-the model has all err independently, so it is too sure, and votes alone cannot tell: what everybody calls a deer is one.
-Where the class is known it shows. The posterior is a score like those of learners, calibrated as they are
-(`calibration.py`):
+**Trusted rows** calibrate the posterior. People err on the same hard rows, and learners err there as well. The model
+assumes independent errors, so it is overconfident, and votes alone cannot reveal that. Rows of known class can. The
+posterior is treated as a score, and calibrated like those of learners (`calibration.py`):
 
     P'(t | u, votes) ~ e^bias_t P(t | u, votes)^power,                                                        (trust)
 
-by the likelihood of the trusted classes, under a normal prior around P' = P.
+by maximum likelihood of the trusted classes, with a normal prior around P' = P.
 
 **Another vote** of an average annotator pi raises the chance that the consensus is right by
 
@@ -47,19 +48,19 @@ from proxbi.cleaning.method.label_noise import estimate_confusion
 from proxbi.cleaning.result import AnnotatorNoise, Consensus, Interval
 
 FIRST_RIGHT = 0.7
-"""The share of right votes to start from: low, so that the first consensus doubts where votes differ."""
+"""The initial share of right votes: low, so that the first consensus is uncertain where votes differ."""
 FIRST_SHARE = 0.01
-"""How much the other rows count beside trusted ones at first: most annotators may be wrong."""
+"""The initial weight of the other rows relative to trusted ones: most annotators may be wrong."""
 ROUNDS, SETTLED = 50, 1e-3
-"""Of expectation maximisation, at most, and the largest change of a posterior at which it stops."""
+"""The maximal number of rounds of expectation maximisation, and the change of the posterior at which it stops."""
 STRENGTHS = np.geomspace(1, 1000, 13)
-"""Votes that a prior may be worth."""
+"""Strengths of a prior, in votes, to choose from."""
 CLASS_VOTES = 5.0
-"""Wrong votes that "no class is harder than another" is worth."""
+"""The strength of the prior that all classes are equally hard, in wrong votes."""
 LEAST, MOST = 1e-4, 0.98
-"""Rates of wrong votes are kept between these: no vote is proof of anything."""
+"""The bounds of rates of wrong votes: no vote is a proof."""
 ROUNDING = 1e-12
-"""A gain that is less is none."""
+"""Smaller gains are taken as 0."""
 GRID = (np.arange(1000) + 0.5) / 1000
 """The rates at which the posterior of a rate is computed."""
 
@@ -75,7 +76,7 @@ class Votes(NamedTuple):
 
     @classmethod
     def of(cls, table: Int[np.ndarray, "rows annotators"]) -> "Votes":
-        """From a table of classes, -1 where there is no vote."""
+        """From a table of classes; -1 for no vote."""
         row, annotator = np.nonzero(table >= 0)
         return cls(row, annotator, table[row, annotator], *table.shape)
 
@@ -90,7 +91,7 @@ class Annotators(NamedTuple):
     confusion: Float[np.ndarray, "annotators classes classes"]
     """pi_j(t, g)."""
     average: Float[np.ndarray, "classes classes"]
-    """Of all votes together."""
+    """The table of all votes together."""
     prior: tuple[float, float]
     """The Beta prior of the rate of wrong votes of an annotator."""
 
@@ -113,7 +114,7 @@ def posterior(
 def estimate(
     votes: Votes, shares: Float[np.ndarray, "rows classes"], repeats: Float[np.ndarray, " rows"]
 ) -> Annotators:
-    """How the annotators vote, given the probabilities of the classes of each row and how often it counts."""
+    """Estimate the annotators, given the class probabilities and the weight of each row."""
     classes = shares.shape[1]
     counts = _counts(votes, shares * repeats[:, None], classes)
     total, right = counts.sum(axis=2), np.einsum("jtt->jt", counts)
@@ -141,9 +142,9 @@ def by_votes_alone(
     known: Int[np.ndarray, " rows"] | None = None,
     repeats: Float[np.ndarray, " rows"] | None = None,
 ) -> tuple[Float[np.ndarray, "rows classes"], Annotators]:
-    """The posterior without any features, and the annotators; `known` has the true classes of rows that are trusted, -1
-    for others. All classes are alike before the votes: with frequencies to be found as well, all rows that annotators
-    do not agree on may end up in one class, which then is frequent, and hard.
+    """The posterior without features, and the annotators; `known` contains the true classes of trusted rows, and -1 for
+    others. The prior of the classes is uniform. If their frequencies were estimated too, all rows on which annotators
+    disagree might end up in one class, which would then be frequent and hard.
 
     >>> table = np.tile([[0, 0, 1], [1, 1, 0], [0, 0, 1], [1, 1, 1], [0, 0, 0], [-1, 1, 0]], (10, 1))
     >>> shares, annotators = by_votes_alone(Votes.of(table), 2)
@@ -166,7 +167,7 @@ def by_votes_alone(
 
 
 class Trust(NamedTuple):
-    """How far the posterior can be believed."""
+    """The calibration of the posterior."""
 
     calibration: Calibration
 
@@ -177,7 +178,7 @@ class Trust(NamedTuple):
         known: Int[np.ndarray, " rows"],
         repeats: Float[np.ndarray, " rows"],
     ) -> "Trust":
-        """By the rows whose class is known; the shares are those without this knowledge."""
+        """Fit it to the rows of known class; `shares` are the posterior without this knowledge."""
         sure, classes = known >= 0, shares.shape[1]
         as_it_is = Calibration.of([0.0], classes)
         if not sure.any():
@@ -186,7 +187,7 @@ class Trust(NamedTuple):
 
     @property
     def power(self) -> float:
-        """Of the posterior."""
+        """The power of the posterior."""
         return float(np.exp(self.calibration.sharpness[0]))
 
     def __call__(self, shares: Float[np.ndarray, "rows classes"]) -> Float[np.ndarray, "rows classes"]:
@@ -201,7 +202,7 @@ def _logs(shares: Float[np.ndarray, "rows classes"]) -> Float[np.ndarray, "rows 
 def settled(
     shares: Float[np.ndarray, "rows classes"], known: Int[np.ndarray, " rows"] | None
 ) -> Float[np.ndarray, "rows classes"]:
-    """The shares, with those of rows whose class is known 0 and 1."""
+    """The shares, with 0 and 1 for rows of known class."""
     if known is None or not np.any(known >= 0):
         return shares
     return np.where((known >= 0)[:, None], np.eye(shares.shape[1])[known], shares)
@@ -213,8 +214,8 @@ def consensus(
     annotators: Annotators,
     believed: Float[np.ndarray, "rows classes"] | None = None,
 ) -> Consensus:
-    """What the posterior says of rows, votes and annotators; `believed` is what trusted rows make of it. The rates of
-    annotators are by the posterior as it is: a vaguer one would only explain more votes without any being wrong.
+    """The consensus of rows, votes and annotators; `believed` is the posterior as calibrated on trusted rows. The rates
+    of annotators use the uncalibrated one: a less confident posterior would only explain more votes without errors.
     """
     votes = Votes.of(table)
     rates = annotator_rates(votes, shares, annotators)
@@ -243,7 +244,7 @@ def gain(
 def annotator_rates(votes: Votes, shares: Float[np.ndarray, "rows classes"], annotators: Annotators) -> list[Interval]:
     """The rate of wrong votes of each annotator with its 95 % interval; NaN for those without votes."""
     own = _of_votes(votes, annotators)
-    others = shares[votes.row] / own  # the posterior without this vote: it is as if taken back
+    others = shares[votes.row] / own  # the posterior without this vote
     others /= others.sum(axis=1, keepdims=True)
     each = np.arange(len(votes.given))
     agree = others[each, votes.given]
@@ -281,15 +282,15 @@ def _of_votes(votes: Votes, annotators: Annotators) -> Float[np.ndarray, "votes 
 def _counts(
     votes: Votes, shares: Float[np.ndarray, "rows classes"], classes: int
 ) -> Float[np.ndarray, "annotators classes classes"]:
-    """How many votes of j for rows of class t are expected to be g."""
+    """The expected number of votes g of annotator j for rows of class t."""
     cell = votes.annotator * classes + votes.given
     columns = [np.bincount(cell, column, votes.annotators * classes) for column in shares[votes.row].T]
     return np.stack(columns, axis=1).reshape(votes.annotators, classes, classes).transpose(0, 2, 1)
 
 
 def _strongest(evidence: Float[np.ndarray, "strengths annotators"]) -> Float[np.ndarray, " annotators"]:
-    """The strength for each annotator under which the counts are most likely: one's own, and those of all on average,
-    which decide for annotators with few votes.
+    """The strength for each annotator under which the counts are most likely: the annotator's own, and the mean of all
+    counts, which decide for annotators with few votes.
     """
     return STRENGTHS[np.argmax(evidence + evidence.mean(axis=1, keepdims=True), axis=0)]
 

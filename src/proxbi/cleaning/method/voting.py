@@ -1,13 +1,14 @@
-r"""All rows, judged by their votes and by learners that were not shown them.
+r"""All rows, judged by their votes and by learners that have not seen these.
 
-The votes alone give the first probabilities of each row's classes. Then, in rounds: the learners are fitted to these
-probabilities, and say what they believe of each row without it; the votes are read once more with this belief, which
-may change the probabilities, and with them the learners.
+The votes alone give the first class probabilities of each row. Then, in rounds, the learners are fitted to these
+probabilities and predict each row from a fit without it, and the posterior of the votes is computed again with this
+prediction as prior, which changes the probabilities.
 
-**Reading votes with belief** is expectation maximisation: given the probabilities of the classes, the annotators are
-estimated (`votes.py`) and the belief calibrated (`noise_model.py`); given these, the probabilities are the posterior.
-No row is asked twice: its belief is made without its own votes. So votes settle how far features can be believed, and
-features that say nothing end up as class frequencies. At the end trusted rows say how far all this can be believed.
+The posterior is computed by expectation maximisation: given the class probabilities, the annotators are estimated
+(`votes.py`) and the predictions calibrated (`noise_model.py`); given these, the class probabilities are the posterior.
+Nothing is counted twice, since the prediction of a row does not use its own votes. So the votes determine how far
+features can be believed, and uninformative features end up as class frequencies. In the end the posterior is
+calibrated on trusted rows.
 """
 
 from collections.abc import Iterator
@@ -28,22 +29,23 @@ from proxbi.cleaning.method.weightings import Weigh
 from proxbi.cleaning.result import Consensus
 
 ROUNDS = 3
-"""Of fitting learners: the second gains a little, with one vote a row one percent; the third a tenth of that."""
+"""Rounds of fitting learners: the second gains one percent with one vote per row, and less with more; the third a
+tenth of that."""
 READINGS = 25
-"""Of expectation maximisation between two fits, at most."""
+"""The maximal number of rounds of expectation maximisation between two fits."""
 
 
 class Reading(NamedTuple):
-    """Votes and belief, read together."""
+    """The posterior from votes and predictions."""
 
     shares: Float[np.ndarray, "rows classes"]
-    """The posterior of each row's class."""
+    """The posterior of the class of each row."""
     calibration: Calibration
     annotators: Annotators
 
 
 class Ballot(NamedTuple):
-    """The votes of the rows that are fitted, and what is known about them."""
+    """The votes of the fitted rows, and what is known about these."""
 
     votes: Votes
     known: Int[np.ndarray, " rows"]
@@ -54,7 +56,7 @@ class Ballot(NamedTuple):
 
     @classmethod
     def of(cls, table: Table, rows: Int[np.ndarray, " some"]) -> "Ballot":
-        """Of some rows of a table with votes."""
+        """The ballot of some rows of a table with votes."""
         assert table.votes is not None
         known = np.where(table.trusted, table.labels, -1)[rows]
         return cls(Votes.of(table.votes[rows]), known, table.decided[rows], table.repeats[rows].astype(np.float64))
@@ -68,11 +70,11 @@ class Ballot(NamedTuple):
         return ballots.settled(shares, self.known)
 
     def posterior(self, belief: Float[np.ndarray, "rows classes"], annotators: Annotators) -> np.ndarray:
-        """Of each row's class."""
+        """The posterior of the class of each row."""
         return ballots.settled(ballots.posterior(belief, self.votes, annotators), self.known)
 
     def reading(self, scores: Scores, shares: Float[np.ndarray, "rows classes"], usual: Calibration) -> Reading:
-        """From the probabilities of the classes so far, and the scores of learners."""
+        """The posterior, from the class probabilities so far and the scores of learners."""
         calibration = usual
         for _ in range(READINGS):
             targets = shares * self.repeats[:, None]
@@ -85,19 +87,19 @@ class Ballot(NamedTuple):
 
 
 class Learned(NamedTuple):
-    """Learners of the probabilities of classes."""
+    """Learners fitted to class probabilities."""
 
     coefficients: Array
-    """Of the kernel regression."""
+    """Coefficients of the kernel regression."""
     others: list[learners.Learner]
     scores: Scores
-    """Of the rows that were fitted, by all of them."""
+    """Scores of the fitted rows, by all learners."""
 
 
 def judge_votes(
     table: Table, settings: Settings, bandwidth: float, wanted: Weigh | None, draw: np.random.Generator
 ) -> tuple[Judged, Consensus]:
-    """Judge all rows; what is judged of each is its label in the table."""
+    """Judge all rows; the quality of a row is that of its label in the table."""
     assert table.votes is not None
     fitted = scoring.fit_rows(table, settings, bandwidth, draw)
     fit, seed = fitted.fit, int(draw.integers(2**31))
@@ -151,7 +153,7 @@ def _learn(
     shares: Float[np.ndarray, "fit classes"],
     seed: int,
 ) -> Learned:
-    """Fit all learners: the regression to the probabilities of the classes, a forest to the most likely class."""
+    """Fit all learners: the regression to the class probabilities, a forest to the most likely class."""
     fit = fitted.fit
     coefficients, kernel = fitted.regress(weights, fitted.rows.features.shape[1], shares)
     labels, repeats = table.labels.copy(), table.repeats.copy()
@@ -163,7 +165,7 @@ def _learn(
 
 
 def _judge_rest(table: Table, fitted: Fitted, learned: Learned, found: Reading) -> Float[np.ndarray, "rows classes"]:
-    """The posterior of all rows, also of those that were not fitted."""
+    """The posterior of all rows, including those that were not fitted."""
     shares = np.zeros((len(table.labels), table.classes))
     for some, scores in scoring.all_scores(table, fitted, learned.coefficients, learned.others, learned.scores):
         belief = found.calibration.belief(scores)
@@ -174,8 +176,8 @@ def _judge_rest(table: Table, fitted: Fitted, learned: Learned, found: Reading) 
 def _drawn(
     ballot: Ballot, scores: Scores, found: Reading, draw: np.random.Generator
 ) -> Iterator[Float[np.ndarray, "fit classes"]]:
-    """The posterior under calibrations that may as well be right, and annotators that go with them. Rows tell about the
-    calibration as far as their class is known.
+    """The posterior under calibrations drawn from their posterior, with the matching annotators. A row informs the
+    calibration as far as its class is known.
     """
     told = ballot.repeats * found.shares.max(axis=1)
     root = np.linalg.cholesky(uncertainty(found.calibration, scores, told))
@@ -186,7 +188,7 @@ def _drawn(
 
 
 def _temperature(kernel: Float[np.ndarray, "fit classes"], found: Reading, ballot: Ballot) -> float:
-    """Of the kernel regression alone, by the classes that the rows probably have."""
+    """The temperature of the kernel regression alone, for the probable true classes."""
     usual = Calibration.of([learners.KERNEL], kernel.shape[1])
     targets = found.shares * ballot.repeats[:, None]
     return float(np.exp(-calibrate([kernel], targets, usual, 3.0).sharpness[0]))

@@ -1,6 +1,6 @@
 """Weightings of rows: the bilevel one, and simple ones that it must beat.
 
-Each sees the rows, some of them trusted, and gives every row a weight in [0, 1]. `WEIGHTINGS` has them all, the
+Each takes the rows, some of them trusted, and returns a weight in [0, 1] for each row. `WEIGHTINGS` lists them, the
 simplest first.
 """
 
@@ -19,16 +19,16 @@ from proxbi.cleaning.method.reweighting import Rows, judge, reweigh
 from proxbi.cleaning.method.table import bucket, padded
 
 NEIGHBOURS, REFEREES = 10, 512
-"""Of kNN-Shapley: how many neighbours vote, and how many trusted rows they are valued by, at most."""
+"""kNN-Shapley: the number of neighbours that vote, and the maximal number of trusted rows that value them."""
 TRIMMINGS = ROUNDS = 2
 
 
 class Task(NamedTuple):
-    """What is to be weighed."""
+    """The rows to weight."""
 
     rows: Rows
     raw: Float[Array, "rows columns"]
-    """The features before they were mapped."""
+    """The features before the kernel map."""
     settings: Settings
 
 
@@ -36,22 +36,22 @@ Weigh = Callable[[Task], Float[Array, " rows"]]
 
 
 def noisy(task: Task) -> Float[Array, " rows"]:
-    """All rows alike."""
+    """The same weight for all rows."""
     return jnp.asarray(np.ones(len(task.rows.repeats), np.float32))
 
 
 def trusted_only(task: Task) -> Float[Array, " rows"]:
-    """No row that is not trusted."""
+    """Weight 0 for all untrusted rows."""
     return task.rows.trusted
 
 
 def trusted_posterior(task: Task) -> Float[Array, " rows"]:
-    """Fit the trusted rows alone; weigh the others by the posterior that they are right."""
+    """Fit the trusted rows alone; weight the others by the posterior that their labels are right."""
     return judge(task.rows, trusted_only(task), task.settings["ridge"], noise_of(task.settings)).posterior
 
 
 def trimming(task: Task) -> Float[Array, " rows"]:
-    """Fit all rows; drop those whose labels are least likely, as many as are wrong by estimate; fit the rest; again."""
+    """Fit all rows, drop as many of the least likely labels as are estimated to be wrong, fit the rest, and repeat."""
     rows = task.rows
     doubtful = np.flatnonzero((np.asarray(rows.trusted) == 0) & (np.asarray(rows.repeats) > 0))
     labels = np.asarray(rows.given.labels)[doubtful]
@@ -66,12 +66,13 @@ def trimming(task: Task) -> Float[Array, " rows"]:
 
 
 def knn_shapley(task: Task) -> Float[Array, " rows"]:
-    """Weight 1 for rows whose Shapley value is not negative, where rows play for the accuracy of a nearest-neighbour
+    """Weight 1 for rows whose Shapley value is not negative, where the game is the accuracy of a nearest-neighbour
     vote on trusted rows.
 
-    With the n rows in order of their distance to a referee, and hit_i = 1 where row i has its label, the values are,
-    from the farthest on, s_n = hit_n / n and s_i = s_{i+1} + (hit_i - hit_{i+1}) min(k, i) / (k i); their mean over
-    referees counts. (Jia et al., Efficient task-specific data valuation for nearest neighbor algorithms, VLDB 2019.)
+    With the n rows in order of their distance to a trusted row, and hit_i = 1 where row i has its label, the values
+    are, starting with the farthest row, s_n = hit_n / n and s_i = s_{i+1} + (hit_i - hit_{i+1}) min(k, i) / (k i); they
+    are averaged over trusted rows. (Jia et al., Efficient task-specific data valuation for nearest neighbor algorithms,
+    VLDB 2019.)
     """
     gold = np.flatnonzero(np.asarray(task.rows.trusted))[:REFEREES]
     size = bucket(len(gold))
@@ -79,18 +80,18 @@ def knn_shapley(task: Task) -> Float[Array, " rows"]:
 
 
 def bilevel(task: Task) -> Float[Array, " rows"]:
-    """The posterior that a label is right, after a few rounds of fitting and weighing with the settings solved for."""
+    """The posterior that a label is right, after a few rounds of fitting and weighting with the solved settings."""
     return reweigh(task.rows, noisy(task), task.settings["ridge"], noise_of(task.settings), ROUNDS).posterior
 
 
 class Weighting(NamedTuple):
-    """A way to weigh rows."""
+    """A weighting of rows, with its names."""
 
     name: str
     plain: str
-    """What it is called on pages."""
+    """The name on pages."""
     meaning: str
-    """In a few words, for a table."""
+    """A short description, for a table."""
     needs_trusted: bool
     weigh: Weigh
 
@@ -99,13 +100,13 @@ NOISY = Weighting("noisy", "all labels as given", "all rows, with the labels giv
 BILEVEL = Weighting(
     "bilevel",
     "rows weighted by quality",
-    "weights learned by the bilevel solver: how likely a label is right",
+    "weights learned by the bilevel solver: the probability that a label is right",
     False,
     bilevel,
 )
 WEIGHTINGS = (
     NOISY,
-    Weighting("trusted only", "trusted rows only", "no row that is not trusted", True, trusted_only),
+    Weighting("trusted only", "trusted rows only", "trusted rows, and no others", True, trusted_only),
     Weighting(
         "trusted posterior",
         "rows that trusted ones confirm",
@@ -116,7 +117,7 @@ WEIGHTINGS = (
     Weighting(
         "trimming",
         "without the most surprising rows",
-        "rows of large loss are dropped, and the model fitted again (trimming)",
+        "rows with a large loss are dropped, and the model is fitted again (trimming)",
         False,
         trimming,
     ),
@@ -129,7 +130,7 @@ WEIGHTINGS = (
     ),
     BILEVEL,
 )
-"""The simplest first: a later one is taken only if it is clearly better."""
+"""The simplest first: a later one is chosen only if it is clearly better."""
 PLAIN_FREE = "a free weight for each row"
 MEANING_OF_FREE = "one free weight for each row, learned by the bilevel solver"
 MEANINGS = {one.name: one.meaning for one in WEIGHTINGS} | {"free": MEANING_OF_FREE}
@@ -139,8 +140,8 @@ PLAIN = {one.name: one.plain for one in WEIGHTINGS} | {"free": PLAIN_FREE}
 
 @_compile.jit
 def _shapley(raw: Array, rows: Rows, referees: Array, votes: Array) -> Array:
-    """1 for rows whose value is not negative. Rows that are not valued come last and hit nothing, which gives the last
-    one that is its s_n.
+    """1 for rows whose value is not negative. Rows without a value come last with hit 0, so the last valued row gets
+    its s_n.
     """
     valued = (rows.trusted == 0) & (rows.repeats > 0)
     labels = rows.given.labels

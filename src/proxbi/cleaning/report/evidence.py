@@ -1,9 +1,8 @@
-"""Why a row is suspected, in words: how the rows most like it are labelled, and which of its values are unusual for its
-label.
+"""Why a row is suspected, in words: the labels of the most similar rows, and the values that are unusual for its label.
 
-A value x of a numeric column speaks against label g and for s by ((x - m_g)^2 - (x - m_s)^2) / (2 d^2), the difference
-of two normal log-likelihoods: m the means over the rows of each label that are probably right, d^2 their mean variance.
-A category does so by the difference of the logarithms of its shares among these rows.
+The evidence of a value x of a numeric column for label s against g is ((x - m_g)^2 - (x - m_s)^2) / (2 d^2), the
+difference of two normal log-likelihoods: m are the means over the rows of each label that are probably right, and d^2
+is their mean variance. The evidence of a category is the difference of the logarithms of its shares among these rows.
 """
 
 from collections import Counter
@@ -19,31 +18,31 @@ from proxbi.cleaning.report.rows import Rows
 
 NEIGHBOURS = 5
 SPEAKING = 2
-"""Values that are named, at most; each of them must make the suggested label at least `TELLING` times likelier."""
+"""The maximal number of values to name; each must make the suggested label at least `TELLING` times as likely."""
 TELLING = 2.0
 LETTERS = 40
-"""Of a name or a value."""
+"""The maximal length of a name or a value."""
 BLOCK = 4_000_000
-"""Distances that are computed at a time."""
+"""Distances computed at a time."""
 LEAST = 0.1
-"""Of a standard deviation, in those of the whole column: where a class hardly varies, small differences mean little."""
+"""The smallest standard deviation within classes, relative to that of the column: a class may hardly vary."""
 MOST_LEVELS = 1000
-"""Values of a category: with more of them it is a name, or free text."""
+"""The maximal number of values of a category: with more it is a name, or free text."""
 EXPECTED = 0.5
-"""Rows that are added to each count of a category: one that was never seen is rare, not impossible."""
+"""Rows added to each count of a category: one that does not occur is rare, not impossible."""
 
 
 def reasons(rows: Rows, chosen: Int[np.ndarray, " chosen"]) -> list[list[str]]:
-    """The sentences for each chosen row; none where nothing is known about the rows but their labels."""
+    """The sentences for each chosen row; none if nothing is known about the rows except their labels."""
     near, values = nearest_labels(rows, chosen), unusual_values(rows, chosen)
     return [[*about, *more] for about, more in zip(near, values, strict=True)]
 
 
-# --- The rows most like it --------------------------------------------------------------------------------------------
+# --- The most similar rows --------------------------------------------------------------------------------------------
 
 
 def nearest_labels(rows: Rows, chosen: Int[np.ndarray, " chosen"]) -> list[list[str]]:
-    """How the nearest trusted rows are labelled; or the nearest rows, where too few are trusted."""
+    """The labels of the nearest trusted rows, or of the nearest rows if too few are trusted."""
     if rows.features is None or not len(chosen):
         return [[] for _ in chosen]
     trusted = np.flatnonzero(rows.cleaned.trusted)
@@ -66,8 +65,8 @@ def nearest(
     among: Int[np.ndarray, " among"],
     count: int,
 ) -> Int[np.ndarray, "chosen count"]:
-    """The rows `among` these that are nearest to each chosen one, itself left out, the nearest first; -1 where there
-    are not as many.
+    """The rows `among` these that are nearest to each chosen row, which is left out; the nearest first, and -1 if there
+    are fewer.
     """
     others, found = features[among].astype(np.float32), np.full((len(chosen), count), -1)
     squares = np.sum(others**2, axis=1)
@@ -89,14 +88,14 @@ def nearest(
 
 
 class Speech(NamedTuple):
-    """What one column says: how much each row's value speaks for the suggested label, and how that is put."""
+    """The evidence of one column for the suggested label of each row, and how to put it in words."""
 
     strength: Float[np.ndarray, " chosen"]
     sentences: Sequence[str]
 
 
 def unusual_values(rows: Rows, chosen: Int[np.ndarray, " chosen"]) -> list[list[str]]:
-    """The values that speak most against the given label, and for the suggested one."""
+    """The values with the strongest evidence for the suggested label against the given one."""
     if rows.frame is None or not len(chosen):
         return [[] for _ in chosen]
     spoken = [_speech(rows, column, chosen) for column in columns_of(rows.frame)]
@@ -174,11 +173,11 @@ def _category(
 # --- Copies -----------------------------------------------------------------------------------------------------------
 
 NEAR = 0.13
-"""Two rows are near copies if their distance is less than this part of the median distance to the nearest row, as in
-cleanlab's Datalab."""
+"""Two rows are near copies if their distance is less than this fraction of the median distance to the nearest row, as
+in the Datalab of cleanlab."""
 SAMPLED, PROJECTIONS, NEXT = 500, 6, 3
-"""Rows whose distance to the nearest is taken; and how copies are looked for: rows that are next to one another, or
-nearly, along random directions. Exact copies are always found."""
+"""The number of rows whose nearest distance is computed; and the search for copies: candidates are rows that are
+neighbours, or nearly so, along random directions. Exact copies are always found."""
 MOST_COPIES = 25
 
 

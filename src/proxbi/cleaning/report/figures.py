@@ -1,4 +1,4 @@
-"""What the report draws: a result -> charts and counts."""
+"""The charts and counts of the report."""
 
 from collections.abc import Sequence
 from typing import Any
@@ -10,16 +10,16 @@ from proxbi.cleaning.report.markup import Svg, number, percent, short
 from proxbi.cleaning.report.svg import Curve, Mark, histogram, intervals, lines
 from proxbi.cleaning.result import Cleaned, NoiseShare, OuterStep, Removal
 
-MATRIX = 20  # classes whose matrix still fits on a page
-PAIRS = 25  # cells that are listed in its place
+MATRIX = 20  # the most classes whose matrix fits on a page
+PAIRS = 25  # cells listed in its place
 BARS = 30
-LETTERS = 80  # of a name
+LETTERS = 80  # the maximal length of a name
 
 Row = dict[str, Any]
 
 
 def histograms(cleaned: Cleaned) -> list[Svg]:
-    """Weight and quality, untrusted rows against trusted ones."""
+    """Weight and quality, of untrusted and of trusted rows."""
     parts: dict[str, Bool[np.ndarray, " rows"]] = {"untrusted": ~cleaned.trusted, "trusted": cleaned.trusted}
     return [
         histogram({name: values[part] for name, part in parts.items() if part.any()}, label)
@@ -52,8 +52,8 @@ def rates(
 
 
 def confusion(cleaned: Cleaned, given: Int[np.ndarray, " rows"], labels: Sequence[str]) -> Row:
-    """Untrusted rows by given and suggested label: a matrix of (count, heat in 0..1) with its sums, or of many classes
-    the largest cells off its diagonal as (given, suggested, count, share of the given label).
+    """Untrusted rows by given and suggested label: a matrix of (count, heat in 0..1) with its sums; or, for many
+    classes, its largest off-diagonal cells as (given, suggested, count, share of the given label).
     """
     judged, classes = ~cleaned.trusted, len(labels)
     names = [short(name, LETTERS) for name in labels]

@@ -1,4 +1,4 @@
-"""What was found, in sentences: the same on the terminal, in the summary for machines and on the page."""
+"""The findings in sentences: the same on the terminal, in the JSON summary and on the page."""
 
 from math import isfinite
 
@@ -8,16 +8,16 @@ from proxbi.cleaning.result import Cleaned, Interval, NoiseShare, Overview, Scor
 
 NOT_KNOWN = "not known"
 NORMAL = 1.96
-"""Standard errors from the mean of a normal distribution to the ends of its 95 % interval."""
+"""Half the width of a 95 % interval, in standard errors."""
 
 
 def is_known(rate: Interval) -> bool:
-    """Whether anything was learned about this share."""
+    """Whether this share was estimated."""
     return isfinite(rate.estimate)
 
 
 def headline(cleaned: Cleaned | Overview) -> str:
-    """How many labels are probably wrong, and the estimated share with its 95 % interval."""
+    """The number of labels that are probably wrong, and the estimated share with its 95 % interval."""
     judged, flagged = cleaned.counts.judged, cleaned.counts.flagged
     rate = cleaned.noise_rate
     share = f"{whole(rate.estimate)} %, {whole(rate.low)}-{whole(rate.high)} %"
@@ -50,7 +50,7 @@ def for_a_model(cleaned: Cleaned | Overview) -> str:
 
 
 def judge(cleaned: Cleaned | Overview) -> str:
-    """What the scores were measured on."""
+    """The rows on which the scores were measured."""
     if cleaned.counts.judges:
         return "held-out trusted rows"
     why = "decided rows were picked" if cleaned.counts.decided else "no row is trusted"

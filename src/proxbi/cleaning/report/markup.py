@@ -1,4 +1,4 @@
-"""How elements, names and numbers are written into a page."""
+"""Elements, names and numbers as they are written into a page."""
 
 import json
 from html import escape
@@ -7,7 +7,7 @@ from typing import Any
 
 
 class Svg(str):
-    """Markup that goes into a page as it is. `__html__` is how Jinja2 asks."""
+    """Markup that is not escaped: Jinja2 calls `__html__`."""
 
     __slots__ = ()
 
@@ -57,7 +57,7 @@ def percent(share: float) -> str:
 
 
 def number(value: float) -> str:
-    """A number with four significant digits, and commas in it if it is a large whole one.
+    """A number with four significant digits; a large integer in full, with commas.
 
     >>> number(0.123456), number(20000), number(float("nan"))
     ('0.1235', '20,000', '–')

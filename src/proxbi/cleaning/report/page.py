@@ -1,4 +1,4 @@
-"""The report of a cleaning: one self-contained HTML page for a person who has to decide what to do with the labels."""
+"""The report of a cleaning: one self-contained HTML page for the person who decides what to do with the labels."""
 
 from collections.abc import Mapping, Sequence
 from os import PathLike
@@ -27,7 +27,7 @@ LARGEST_PAGE = 4_000_000  # bytes
 
 
 class Step(NamedTuple):
-    """Something to do now, and the command or the code that does it."""
+    """A next step, and the command or code for it."""
 
     text: str
     command: str = ""
@@ -36,20 +36,20 @@ class Step(NamedTuple):
 
 
 class Run(NamedTuple):
-    """How the page came about, for its foot."""
+    """How the page was made, for its footer."""
 
     command: str = ""
     seed: int = 0
     versions: Mapping[str, str] = MappingProxyType({})
     file: str = ""
     digest: str = ""
-    """Of the data that was cleaned; decisions carry it."""
+    """The SHA-256 of the cleaned data; decisions contain it."""
     made: str = ""
-    """When."""
+    """The date and time."""
 
 
 class Tile(NamedTuple):
-    """A large number and what it is."""
+    """A large number with its name and a note."""
 
     number: str
     name: str
@@ -79,11 +79,11 @@ def write_report(
     run: Run | None = None,
     show_rows: bool = True,
 ) -> None:
-    """Write the report of `cleaned` to `path`: one HTML file of at most 4 MB that asks nothing of the network.
+    """Write the report of `cleaned` to `path`: one HTML file of at most 4 MB that needs no network.
 
-    - `labels`: the names of the classes; `given`: the class index of each row's label; `before`: of rows that a person
-      decided the label they came with, -1 for all others.
-    - `ids`: what to call the rows (their number, from 0, unless given); `id_name`: what these are.
+    - `labels`: the names of the classes; `given`: the class index of each row's label; `before`: the earlier labels of
+    rows that a person decided, -1 for all others.
+    - `ids`: names of the rows (by default their number, from 0); `id_name`: the name of this column.
     - `groups` and `group_of`: names, and each row's index into them.
     - `images`: [n, height, width] or [n, height, width, 3], shown beside the suspects.
     - `frame`: columns to show beside the suspects (the first 8), and to say which values speak against a label.
@@ -94,7 +94,7 @@ def write_report(
     - `steps`: what to do now. `title`: the head of the page; `run`: for its foot.
     - `show_rows`: False leaves out all that is about single rows, for pages that are shared outside.
 
-    At most 500 suspects and the 100 rows that would teach most are shown; fewer if the page would grow beyond 4 MB.
+    At most 500 suspects and 100 of the rows that would teach most are shown, or fewer if the page would exceed 4 MB.
     The same arguments give the same bytes.
 
     >>> from tempfile import TemporaryDirectory
@@ -149,14 +149,14 @@ def _page(rows: Rows, body: dict[str, Any], run: Run, most: int) -> bytes:
 
 
 def _workbench(rows: Rows, run: Run) -> dict[str, Any]:
-    """What the script of the page cannot read from its tables: the classes, and what was decided before."""
+    """Data for the script that is not in the tables: the classes, and earlier decisions."""
     decided = [] if rows.before is None else np.flatnonzero(rows.before >= 0).tolist()
     earlier = [_earlier(rows, row) for row in decided] if rows.earlier is None else list(rows.earlier)
     return {"digest": run.digest, "labels": list(rows.labels), "decided": earlier}
 
 
 def _earlier(rows: Rows, row: int) -> dict[str, Any]:
-    """A decision that this page already started from."""
+    """A decision that was made before this page."""
     assert rows.before is not None
     kept = rows.before[row] == rows.given[row]
     label = rows.labels[rows.given[row]]
@@ -175,13 +175,13 @@ def _suspects_note(rows: Rows, most: int) -> str:
         return "No row is flagged."
     if rows.cleaned.whole is not None:
         note = (
-            f"Flagged rows: {flagged:,}; of the {len(rows.given):,} rows that were learned from, the worst "
-            f"{min(most, here):,} are shown. The files of cleaned rows have all of them."
+            f"Flagged rows: {flagged:,}. Of the {len(rows.given):,} rows that were learned from, the worst "
+            f"{min(most, here):,} are shown. The files of cleaned rows contain all of them."
         )
     elif most >= flagged:
         note = f"Flagged rows: {flagged:,}, all shown."
     else:
-        note = f"Flagged rows: {flagged:,}, the worst {most:,} shown; the file of suspects has all of them."
+        note = f"Flagged rows: {flagged:,}, the worst {most:,} shown; the file of suspects contains all of them."
     columns = 0 if rows.frame is None else rows.frame.shape[1]
     return f"{note} The first {COLUMNS} of {columns} columns are shown." if columns > COLUMNS else note
 
@@ -225,7 +225,7 @@ def _columns(uses: Sequence[Use]) -> dict[str, Any]:
 
 
 def _foot(run: Run) -> dict[str, Any]:
-    """How to get the same page again."""
+    """How to make the same page again."""
     facts = [
         ("made", run.made),
         ("data", run.file),
@@ -238,7 +238,7 @@ def _foot(run: Run) -> dict[str, Any]:
 
 
 def _judged(cleaned: Cleaned) -> dict[str, Any]:
-    """What is said in words and numbers."""
+    """The findings in words and numbers."""
     settings = cleaned.settings.items()
     return {
         "tiles": _tiles(cleaned),
@@ -280,7 +280,7 @@ def _drawn(rows: Rows) -> dict[str, Any]:
 
 
 def _sample_note(rows: Rows) -> str:
-    """Where the table is larger than what is drawn."""
+    """A note for tables larger than the sample that is drawn."""
     if rows.cleaned.whole is None:
         return ""
-    return f"Of the {len(rows.given):,} rows that were learned from; all shares and their intervals are of all rows."
+    return f"Only the {len(rows.given):,} rows that were learned from; shares with intervals are of all rows."

@@ -1,4 +1,4 @@
-"""Thumbnails: an array of pixels -> a PNG inside a `data:` address, by the standard library alone."""
+"""Thumbnails: pixels as a PNG in a `data:` URL, with the standard library only."""
 
 import struct
 import zlib
@@ -11,10 +11,10 @@ GREY, COLOUR = 0, 2  # PNG's colour types
 
 
 def thumbnails(images: Shaped[np.ndarray, "rows height width *channels"], side: int) -> list[str]:
-    """Each image (grey, or with 3 channels last) as a `data:` address of a PNG of at most `side` x `side` pixels.
+    """Each image (grey, or with 3 channels last) as a `data:` URL of a PNG of at most `side` x `side` pixels.
 
-    All are stretched together from the smallest to the largest pixel among them to black..white, unless they are bytes
-    already; larger images are shrunk by averaging blocks, and a pixel that is not finite is black.
+    The smallest of all pixels becomes black and the largest white, unless they are bytes already. Larger images are
+    shrunk by averaging blocks, and pixels that are not finite are black.
 
     >>> thumbnails(np.zeros((1, 8, 8)), side=32)[0][:22]
     'data:image/png;base64,'
@@ -46,7 +46,7 @@ def _shrunk(image: UInt8[np.ndarray, "height width *channels"], side: int) -> UI
 
 
 def _png(image: UInt8[np.ndarray, "height width *channels"]) -> bytes:
-    """The three chunks that a PNG needs; every row of pixels begins with a 0: "no filter"."""
+    """The three chunks of a PNG; each row of pixels begins with a 0, for "no filter"."""
     height, width = image.shape[:2]
     rows = np.hstack([np.zeros((height, 1), np.uint8), image.reshape(height, -1)])
     header = struct.pack(">IIBBBBB", width, height, 8, GREY if image.ndim == 2 else COLOUR, 0, 0, 0)

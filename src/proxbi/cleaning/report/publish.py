@@ -1,4 +1,4 @@
-"""The report of inputs that were cleaned: what `LabelCleaner.report` and `proxbi clean --report` share."""
+"""The report of cleaned inputs: shared by `LabelCleaner.report` and `proxbi clean --report`."""
 
 from collections.abc import Sequence
 from importlib.metadata import version
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 REPORTED = ("proxbi", "jax", "numpy", "scikit-learn", "pandas")
 CHANNELS = (1, 3, 4)
-"""Of pictures: grey, colour, colour and opacity."""
+"""Channels of images: grey, colour, colour with opacity."""
 
 
 def publish(
@@ -70,16 +70,16 @@ def publish(
 
 
 def versions() -> dict[str, str]:
-    """Of the packages that the result may depend on."""
+    """The versions of the packages that the result may depend on."""
     return {name: version(name) for name in REPORTED}
 
 
-# Trusted rows given apart are counted in the report but never shown as suspects: blank images and copies of the first
-# row stand for them.
+# Trusted rows given separately are counted in the report but never shown as suspects: blank images and copies of the
+# first row stand for them.
 
 
 def _features(inputs: Inputs, X: Any, apart: int) -> np.ndarray | None:
-    """The rows as numbers: as they were cleaned, or once more from X; then nothing is known of rows given apart."""
+    """The rows as numbers: as they were cleaned, or encoded again from X, which lacks the rows given separately."""
     if len(inputs.features) == len(inputs.labels):
         return inputs.features
     if X is None or apart:
@@ -88,8 +88,8 @@ def _features(inputs: Inputs, X: Any, apart: int) -> np.ndarray | None:
 
 
 def _images(X: Any, apart: int) -> np.ndarray | None:
-    """Grey or colour pictures [n, height, width] or [n, height, width, 3], also from [n, channels, height, width] and
-    with a channel for opacity, which is not shown.
+    """Grey or colour images [n, height, width] or [n, height, width, 3], also from [n, channels, height, width]; a
+    channel for opacity is dropped.
     """
     if not isinstance(X, np.ndarray) or X.ndim not in (3, 4):
         return None
@@ -105,5 +105,5 @@ def _images(X: Any, apart: int) -> np.ndarray | None:
 def _frame(X: Any, apart: int) -> "pd.DataFrame | None":
     if not hasattr(X, "iloc"):
         return None
-    # Not a row of gaps, which would make floats of integers.
+    # Not a row of NaN, which would turn integers into floats.
     return X.iloc[np.r_[0 : len(X), np.zeros(apart, int)]].reset_index(drop=True)

@@ -1,4 +1,4 @@
-"""The rows that a person should look at, and what the report shows of each."""
+"""The rows that a person should check, and what the report shows of each."""
 
 from collections.abc import Sequence
 from math import isqrt
@@ -16,9 +16,9 @@ from proxbi.cleaning.result import Cleaned
 if TYPE_CHECKING:
     import pandas as pd
 
-LETTERS = 80  # of a cell; longer text is cut
-COLUMNS = 8  # of the user's table
-THUMBNAIL_BYTES = 1_000_000  # of all pictures of a table together
+LETTERS = 80  # the maximal length of a cell
+COLUMNS = 8  # the maximal number of columns of the user's table
+THUMBNAIL_BYTES = 1_000_000  # for all images of a table together
 SIDES = 16, 128  # pixels of the smallest and the largest thumbnail
 
 
@@ -30,7 +30,7 @@ class Column(NamedTuple):
 
 
 class Cell(NamedTuple):
-    """What is shown, and what is sorted by and copied."""
+    """The text that is shown, and the value for sorting and copying."""
 
     text: str
     value: str
@@ -51,13 +51,13 @@ class Line(NamedTuple):
 
 
 class Table(NamedTuple):
-    """Rows to look at."""
+    """A table of rows to check."""
 
     name: str
     columns: list[Column]
     lines: list[Line]
     classes: list[tuple[int, str]]
-    """Those that occur, for the filter."""
+    """The classes that occur, for the filter."""
 
 
 def suspects(cleaned: Cleaned, most: int) -> Int[np.ndarray, " suspects"]:
@@ -72,7 +72,7 @@ def teaching(cleaned: Cleaned, most: int) -> Int[np.ndarray, " rows"]:
 
 
 def table(rows: Rows, name: str, chosen: Int[np.ndarray, " chosen"]) -> Table:
-    """The chosen rows."""
+    """The table of the chosen rows."""
     cleaned, given = rows.cleaned, rows.given[chosen]
     suggested = cleaned.suggested[chosen]
     columns: list[tuple[Column, list[Cell]]] = [
@@ -103,7 +103,7 @@ def _id_column(rows: Rows, chosen: Int[np.ndarray, " chosen"]) -> tuple[Column, 
 
 
 def _frame_columns(frame: "pd.DataFrame | None", chosen: Int[np.ndarray, " chosen"]) -> list[tuple[Column, list[Cell]]]:
-    """By position: a table may have two columns of one name."""
+    """Columns by position: two may have the same name."""
     if frame is None:
         return []
     shown, made = frame.iloc[chosen, :COLUMNS], []
@@ -117,7 +117,7 @@ def _frame_columns(frame: "pd.DataFrame | None", chosen: Int[np.ndarray, " chose
 
 
 def _pictures(images: np.ndarray | None, chosen: Int[np.ndarray, " chosen"]) -> Sequence[str | None]:
-    """Thumbnails as large as fit: a PNG is hardly ever larger than its pixels, and base64 adds a third."""
+    """The largest thumbnails that fit: a PNG is hardly ever larger than its pixels, and base64 adds a third."""
     if images is None or not len(chosen):
         return [None] * len(chosen)
     channels = 1 if images.ndim == 3 else 3

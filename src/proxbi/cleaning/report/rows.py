@@ -1,4 +1,4 @@
-"""All that the report is made of: the result, and what is known about the rows."""
+"""The input of the report: the result, and what is known about the rows."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Rows:
-    """The rows, as `write_report` takes them; every array has an entry for each."""
+    """The rows, as `write_report` takes them; each array has one entry per row."""
 
     cleaned: Cleaned
     labels: Sequence[str]
@@ -36,7 +36,7 @@ class Rows:
         for name in ("given", "ids", "group_of", "images", "frame", "features", "before", "places"):
             value = getattr(self, name)
             if value is not None and len(value) != n:
-                raise ValueError(f"{name} must have an entry for each of the {n} rows, and has {len(value)}.")
+                raise ValueError(f"{name} must have one entry for each of the {n} rows, got {len(value)}.")
         _check_codes("given", self.given, "labels", self.labels)
         if (self.groups is None) != (self.group_of is None):
             raise ValueError("groups and group_of must be given together.")
@@ -46,7 +46,7 @@ class Rows:
             raise ValueError(f"images must be [n, height, width] or [n, height, width, 3], got {self.images.shape}.")
 
     def called(self, row: int) -> str:
-        """What a row is called: its id, or its number, from 0."""
+        """The name of a row: its id, or its number, from 0."""
         return str(row if self.ids is None else self.ids[row])
 
     def place(self, row: int) -> int:

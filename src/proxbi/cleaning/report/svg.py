@@ -1,5 +1,5 @@
-"""Small charts as inline SVG. Their colours come from the style of the page, so they turn dark with it and need no
-library; all text in them is escaped.
+"""Small charts as inline SVG. Their colours come from the style sheet of the page, so they follow its dark mode; all
+text is escaped.
 """
 
 import re
@@ -13,13 +13,13 @@ from jaxtyping import Float
 from proxbi.cleaning.report.markup import Svg, number, percent, short, tag
 
 WIDTH = 440.0  # about the width of a phone, so that letters are not shrunk there
-LETTERS = 20  # of a name beside a bar; the whole name is in the tooltip
+LETTERS = 20  # the maximal length of a name beside a bar; its tooltip has the whole name
 BINS = 40
-POINTS = 500  # of a curve; more could not be told apart
+POINTS = 500  # of a curve; more could not be distinguished
 
 
 class Axis(NamedTuple):
-    """Values low..high on pixels start..end, evenly after `scale`."""
+    """Maps values low..high to pixels start..end, linearly after `scale`."""
 
     low: float
     high: float
@@ -33,7 +33,7 @@ class Axis(NamedTuple):
 
 
 class Mark(NamedTuple):
-    """A value with an interval, in a row of its own; the note stands behind the name, and is never cut."""
+    """A value with an interval, in its own row; the note follows the name, and is never cut."""
 
     name: str
     value: float
@@ -82,7 +82,7 @@ def _interval(mark: Mark, y: float, axis: Axis, write: Callable[[float], str], b
 
 def histogram(values: dict[str, Float[np.ndarray, " rows"]], label: str) -> Svg:
     """The share of each series in 40 bins of [0, 1]. The height is the square root of the share: most rows are near 0
-    or 1, and the few in between are those worth seeing.
+    or 1, and the interesting ones are between.
     """
     counts = {name: np.histogram(series, BINS, (0.0, 1.0))[0] / max(1, len(series)) for name, series in values.items()}
     top = max(float(share.max()) for share in counts.values()) or 1.0
@@ -100,8 +100,8 @@ def histogram(values: dict[str, Float[np.ndarray, " rows"]], label: str) -> Svg:
 
 
 def lines(curves: Sequence[Curve], x_label: str, y_label: str, *, log: bool = False, mark: float | None = None) -> Svg:
-    """Curves over the same axes; points that are not finite (or not positive, on a logarithmic axis) are left out. A
-    vertical line stands at `mark`.
+    """Curves on the same axes; points that are not finite (or not positive, on a logarithmic axis) are left out. A
+    vertical line is drawn at `mark`.
     """
     kept = [Curve(c.name, *_drawable(c, log)) for c in curves]
     across = _spread([x for c in kept for x in c.x] + ([] if mark is None else [mark]), 62, WIDTH - 14, margin=0)
@@ -121,7 +121,7 @@ def lines(curves: Sequence[Curve], x_label: str, y_label: str, *, log: bool = Fa
 def _spread(
     values: Sequence[float], start: float, end: float, scale: Callable[[float], float] = float, margin: float = 0.05
 ) -> Axis:
-    """An axis that holds all values, with some room beyond them; bars keep their 0 at its start."""
+    """An axis that contains all values, with a margin; for bars it starts at 0."""
     low, high = min(values, default=1.0), max(values, default=1.0)
     if scale is log10:
         return Axis(low / 1.2, high * 1.2, start, end, scale)
@@ -172,12 +172,12 @@ def _left_axis(
 
 
 def _plain(written: str) -> str:
-    """Ticks are round numbers: without the zeros after their point."""
+    """A tick without trailing zeros."""
     return re.sub(r"\.?0+(?=\D*$)", "", written) if "." in written and "e" not in written else written
 
 
 def _legend(names: Sequence[str]) -> list[Svg]:
-    """Right-aligned above the plot, one name for each line; a single line needs none."""
+    """Right-aligned above the plot, one name per line; a single line has no legend."""
     parts, right = [], WIDTH - 12
     for place, name in reversed(list(enumerate(names))):
         if len(names) == 1:
