@@ -27,6 +27,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 from scipy.optimize import minimize as scipy_minimize
+from scipy.optimize import minimize_scalar
 
 from proxbi import L1, MCP, Box, Problem, Regularizer, Simplex, Zero, minimize
 
@@ -347,10 +348,12 @@ def distance(h: Regularizer, x: Array, grad: Array) -> float:
         slope = jax.grad(lambda at: h.value(at))(jnp.where(x == 0, 1, x))
         at_zero = jnp.maximum(jnp.abs(grad) - h.strength, 0)
         return float(jnp.linalg.norm(jnp.where(x == 0, at_zero, grad + slope)))
-    if isinstance(h, Simplex):  # a normal is t on the support, and no more than t elsewhere
-        shifts = -grad[None] + jnp.linspace(-1e-3, 1e-3, 2001)[:, None] * jnp.linalg.norm(grad)
-        off = grad[None] + shifts.reshape(-1, 1)
-        return float(jnp.min(jnp.linalg.norm(jnp.where(x > 0, off, jnp.minimum(off, 0)), axis=1)))
+    if isinstance(h, Simplex):  # normals are t on the support, and no more than t elsewhere
+
+        def apart(t: float) -> float:
+            return float(jnp.linalg.norm(jnp.where(x > 0, grad + t, jnp.minimum(grad + t, 0))))
+
+        return minimize_scalar(apart, bounds=(float(-grad.max()), float(-grad.min())), options={"xatol": 1e-14}).fun
     return float(jnp.linalg.norm(grad))
 
 
