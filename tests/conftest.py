@@ -74,9 +74,11 @@ _CORE = {
 }
 
 
-@pytest.fixture(autouse=True)
+@pytest.fixture(autouse=True, scope="module")
 def _no_rank_promotion(request: pytest.FixtureRequest) -> Iterator[None]:
-    """A vector that meets a matrix by accident is an error in the core, as are mixed dtypes everywhere."""
+    """A vector that meets a matrix by accident is an error in the core, as are mixed dtypes everywhere. For all of a
+    module, its fixtures included: JAX compiles again where this setting is another.
+    """
     if request.path.stem.removeprefix("test_") not in _CORE:
         yield
         return

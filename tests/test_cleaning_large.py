@@ -373,8 +373,8 @@ def test_the_command_takes_a_pattern(folder: Path, in_blocks: dict[str, Any], tm
     require_same(joined(tmp_path / "out"), pd.read_parquet(folder / "cleaned.parquet"))
     page, suspects = (tmp_path / "r.html").read_text(), joined(tmp_path / "out").query("proxbi_issue")
     assert in_blocks["headline"] in page
-    assert f"Flagged rows: {len(suspects):,}; of the 450 rows that were learned from" in page
-    assert "shares and their intervals are of all rows" in page
+    assert f"Flagged rows: {len(suspects):,}. Of the 450 rows that were learned from" in page
+    assert "shares with intervals are of all rows" in page
     called = set(re.findall(r'data-called="(r\d+)"', page))
     assert called
     assert called <= set(joined(folder / "out")["id"])

@@ -104,7 +104,7 @@ def test_a_name_that_does_not_exist_is_found() -> None:
 
 
 CALLED = re.compile(r"`([A-Z][A-Za-z0-9]+)\(")
-OTHERS = {"ProjectedGradient"}
+OTHERS = {"ProjectedGradient", "StratifiedKFold"}
 """Classes of other libraries."""
 
 
