@@ -40,7 +40,7 @@ from proxbi.hypergradient._controlled import ControlledHypergradient, Evaluation
 from proxbi.linear import Krylov, LinearStatus, Matvec, conjugate_gradients
 from proxbi.problem import Counts, Problem, ridged
 
-_FIRST = 0.03  # gap / change before any is known: asks for corrections to 1e-3 at x0, when the accuracy is 0.1
+_FIRST = 3e-5  # gap / change at x0, before any is known: corrections are made to 1e-6 of their size (see "At x0")
 _AIM = 0.3  # the part of the allowed error that a round aims at, so that one round is usually enough
 _LOOSEST, _TIGHTEST = 0.3, 1e-6  # accuracies of a first round: looser ones teach nothing, tighter ones are rounding
 _LARGEST_RESIDUAL = 0.1  # of the adjoint equation, relative to its right side
