@@ -8,8 +8,9 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from proxbi import L1, Bounds, Problem, analytic, certificate, certify, minimize
+from proxbi import L1, AdaptiveProxBiO, Bounds, Implicit, Problem, analytic, certificate, certify, minimize
 from proxbi.analytic import Analytic, scalar_problem
+from proxbi.hypergradient import Evaluation, Outcome
 
 TRIALS = 2000
 
@@ -157,6 +158,23 @@ def test_the_estimate_is_of_the_point_returned() -> None:
         assert off.hypergradient_error == pytest.approx(0.1)
         assert off.stationarity == pytest.approx(0.5)
         assert not off.guaranteed
+
+
+class NeverTwice(Implicit):
+    """It fails where more accuracy is asked for than a first evaluation needs."""
+
+    def __call__(self, problem: Problem, x: Any, last: Evaluation, subgradient: Any, accuracy: Any) -> Evaluation:
+        found = super().__call__(problem, x, last, subgradient, accuracy)
+        failed = accuracy < 0.01
+        return found._replace(outcome=jnp.where(failed, int(Outcome.UNSOLVED), found.outcome))
+
+
+def test_where_the_second_evaluation_fails_nothing_is_claimed() -> None:
+    """The estimate of the first one stood as the certificate: 2.8e-4 where the truth was 3.2e-3."""
+    start = jnp.array(0.0)
+    result = minimize(scalar_problem(), start, start, AdaptiveProxBiO(NeverTwice()), steps=3, throw=False)
+    assert result.stationarity == np.inf
+    assert not result.converged
 
 
 @pytest.mark.parametrize(

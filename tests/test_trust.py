@@ -42,6 +42,7 @@ MIX = _RNG.normal(size=(N, N))
 ROWS = _RNG.normal(size=(12, N))
 LABELS = np.sign(ROWS @ np.array([1.0, -1.0, 0.5, 2.0]))  # that a plane separates
 TARGET = np.array([1.0, -0.5, 2.0, 0.3])
+SCALES = np.array([1e5, 1.0, 1e-4, 10.0])  # of features that nobody standardised
 WEIGHT = np.arange(1.0, N + 1)
 
 LOWER = {
@@ -51,6 +52,7 @@ LOWER = {
     "log": lambda x, y: jnp.sum((y - x) ** 2) / 2 - jnp.sum(jnp.log(1 + y)),
     "elastic": lambda x, y: jnp.sum((MIX @ y - TARGET) ** 2) / 2 + jnp.sum(jnp.exp(x) * (jnp.abs(y) + 0.01 * y**2)),
     "hinge": lambda x, y: jnp.mean(jax.nn.relu(1 - LABELS * (ROWS @ y))) + jnp.sum(jnp.exp(x) * y**2) / 2,
+    "scales": lambda x, y: jnp.sum((SCALES * y - TARGET) ** 2 + jnp.exp(x) * y**2) / 2,
     "separable": lambda x, y: jnp.mean(jnp.repeat(jnp.exp(x), 3) * jnp.logaddexp(0.0, -LABELS * (ROWS @ y))),
 }
 UPPER = {
@@ -60,6 +62,7 @@ UPPER = {
     "sigmoid": lambda x, y: jnp.sum((jax.nn.sigmoid(y) - 0.7) ** 2),
     "swapped": lambda y, x: jnp.sum(y**2),
     "kink": lambda x, y: jnp.sum(jnp.abs(y - 0.3)),
+    "scaled": lambda x, y: jnp.sum((SCALES * y - TARGET / 2) ** 2) / 2,
     "near": lambda x, y: jnp.sum((y - TARGET) ** 2) / 2 + jnp.sum(x**2) / 200,
 }
 
@@ -165,6 +168,24 @@ def test_penalties_in_a_box_and_of_another_table(table: str, loss: str, split: i
     """Of these, five were worse than x0 (23,897 instead of 0.30) or UNBOUNDED, and NONSMOOTH returned 12,474 with
     0.0498 in the history (point 4)."""
     assert_trustworthy(*penalties(table, loss, split, start, box))
+
+
+# --- scales of features -----------------------------------------------------------------------------------------------
+
+
+def test_features_of_very_different_scales_are_all_seen_at_x0() -> None:
+    """PRECISION at x0: CG had met one curvature of four, 1e10, when it took its error to be small."""
+    result, slope = solve(made("scaled", "scales"), 0.0), np.linalg.norm(scaled_slope(np.zeros(N)))
+    assert result.history[0]["stationarity"] == pytest.approx(slope, rel=0.01)
+    assert result.converged
+    assert np.linalg.norm(scaled_slope(np.asarray(result.x))) <= 1e-3 * slope
+
+
+def scaled_slope(x: np.ndarray) -> np.ndarray:
+    """grad Phi of "scaled" over "scales"."""
+    curvature = SCALES**2 + np.exp(x)
+    y = SCALES * TARGET / curvature
+    return np.asarray(-np.exp(x) * y * SCALES * (SCALES * y - TARGET / 2) / curvature)
 
 
 # --- 3. the domain of the lower level ---------------------------------------------------------------------------------

@@ -254,6 +254,7 @@ def of_evaluation(
     `relative` is not known here, and the counts are those of what is done here.
     """
     error = _tree.norm(_tree.subtract(found.grad, before.grad)) + found.error + found.bias
+    error = jnp.where(found.outcome <= Outcome.ROUGH, error, jnp.inf)  # else the second evaluation failed
     lower, adjoint = found.lower_residual, found.adjoint_residual
     other, inside, off, proxes = nearest(problem.regularizer, at.x, found.grad, at.length)
     counts = Counts(prox=proxes)

@@ -16,6 +16,10 @@ is the error of d. Corrections go on, in rounds, until E is as small beside |d +
 d_last is the d of the round before, and c the corrections of this round. (E is too small where the d of the new x with
 the old y and v, which is not computed, was much further from d than d_last is.)
 
+**At x0** there is nothing to judge errors by: CG knows only the curvatures that it has met, and where these are large
+and others are not, as with features of very different scales, it takes errors to be far smaller than they are. So the
+first corrections are made to 1e-6 of their size. That costs some products once, and M knows more curvatures for it.
+
 **The error of the value.** Phi^ = f - <v, g_y> has the error <e_v', H e_y> with e_v' = e_v + the error of v that is due
 to y; corrections of y by c_y went with corrections of v by c_v, so e_v' is about e_v + (c_v / c_y) e_y / 2.
 
@@ -40,7 +44,7 @@ from proxbi.hypergradient._controlled import ControlledHypergradient, Evaluation
 from proxbi.linear import Krylov, LinearStatus, Matvec, conjugate_gradients
 from proxbi.problem import Counts, Problem, ridged
 
-_FIRST = 0.03  # gap / change before any is known: asks for corrections to 1e-3 at x0, when the accuracy is 0.1
+_FIRST = 3e-5  # gap / change at x0, before any is known: corrections are made to 1e-6 of their size
 _AIM = 0.3  # the part of the allowed error that a round aims at, so that one round is usually enough
 _LOOSEST, _TIGHTEST = 0.3, 1e-6  # accuracies of a first round: looser ones teach nothing, tighter ones are rounding
 _LARGEST_RESIDUAL = 0.1  # of the adjoint equation, relative to its right side

@@ -215,7 +215,9 @@ def _after(state: AdaptiveState, new: Point) -> tuple[AdaptiveState, Bool[Array,
     steering = _tree.where(same, state.steering, state.steering.after(decision, length, learned))
     refined = steering.refined | state.steering.refine
     carry = _tree.where(decision.mild, new.found.carry, old.found.carry)
-    kept = old._replace(found=old.found._replace(carry=carry))
+    # A refinement that failed shows that x is not solved: a certificate must not rest on the estimate from before.
+    outcome = jnp.where(state.started & stays, new.found.outcome, old.found.outcome)
+    kept = old._replace(found=old.found._replace(carry=carry, outcome=outcome))
     after = state._replace(
         at=_tree.where(taken, new, kept),
         pairs=pairs,

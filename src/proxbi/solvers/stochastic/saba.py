@@ -55,7 +55,7 @@ class ProxSABA(SingleLoop):
     >>> def upper(x, y, batch):
     ...     return jnp.mean(jnp.sum((y - batch["t"]) ** 2, axis=1)) / 2
     >>> problem = Problem(upper, lower, data=Rows(upper={"t": t}, lower={"t": t}))
-    >>> result = minimize(problem, jnp.ones(2), jnp.ones(2), ProxSABA(), steps=500)
+    >>> result = minimize(problem, jnp.ones(2), jnp.ones(2), ProxSABA(), steps=1000)
     >>> print(jnp.abs(result.x).max() < 1e-4)  # a noise that does not vanish would be about 1e-2
     True
     """
