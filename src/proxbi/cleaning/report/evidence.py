@@ -13,8 +13,8 @@ import numpy as np
 from jaxtyping import Bool, Float, Int
 
 from proxbi.cleaning.inputs.columns import Column, columns_of, numbers, texts
-from proxbi.cleaning.report.markup import number, percent, short
 from proxbi.cleaning.report.rows import Rows
+from proxbi.report.markup import number, percent, short
 
 NEIGHBOURS = 5
 SPEAKING = 2

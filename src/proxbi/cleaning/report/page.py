@@ -13,10 +13,10 @@ from proxbi.cleaning.inputs.features import Use
 from proxbi.cleaning.method.weightings import MEANINGS, PLAIN
 from proxbi.cleaning.report import figures, findings
 from proxbi.cleaning.report.evidence import contradicting_copies
-from proxbi.cleaning.report.markup import number, percent, script_data, short
 from proxbi.cleaning.report.review import COLUMNS, LETTERS, suspects, table, teaching
 from proxbi.cleaning.report.rows import Rows
 from proxbi.cleaning.result import Cleaned, Score
+from proxbi.report.markup import number, percent, script_data, short
 from proxbi.report.page import render
 
 if TYPE_CHECKING:

@@ -3,6 +3,8 @@
 import math
 from typing import TYPE_CHECKING, Any
 
+from proxbi.experiments.theory import charts
+from proxbi.report.markup import Svg
 from proxbi.report.page import Block, Picture, Rows, Text
 
 if TYPE_CHECKING:
@@ -69,29 +71,39 @@ CONTROLS = (
 )
 
 
+def drawn(result: "TheoryResult") -> dict[str, list[Svg]]:
+    """The charts by name."""
+    return {
+        "potential": charts.potential(result.potentials),
+        "rates": charts.rates(result.dial_series, result.beyond_series),
+        "complexity": charts.complexity(result.complexity, result.paper_runs),
+    }
+
+
 def report_blocks(result: "TheoryResult") -> list[Block]:
     """Everything that `proxbi verify theory` shows, for `proxbi.report.write_page`."""
-    from proxbi.plot import theory as plot
-
+    shown = drawn(result)
     return [
         Text("What the paper claims, and what was found", [_sentence(row) for row in result.verdicts]),
         Text("Bounds", BOUNDS),
         Picture(
-            "The potential on problem A, and how much of its decrease Proposition 1 asks for",
-            plot.potential(result.potentials),
+            "The potential on problem A, and how much of its decrease Proposition 1 requires (a violation would be "
+            "above the dotted line). Solid: the sharper constants; dashed: the paper's.",
+            shown["potential"],
         ),
         Rows("Every inequality on every problem: largest left / right", bounds_table(result.inequalities), digits=2),
         Text("Where this departs from the printed text", DEVIATIONS),
         Rows("Theorem 1 at the end of long runs (sharper constants)", result.limits, digits=2),
         Text("Rates under the KL geometry", SUPERLINEAR),
-        Picture(
-            "Theorem 2: sublinear, linear, and superlinear convergence",
-            plot.rates(result.dial_series, result.beyond_series),
-        ),
+        Picture("Theorem 2: sublinear, linear, and superlinear convergence. Dotted: the fitted rates.", shown["rates"]),
         Rows("Slopes on problem B, where theta = 1/q", result.dial),
         Rows("Beyond theta = 1/2, on problem C", [_blank(row) for row in result.beyond]),
         Text("Complexity", COMPLEXITY),
-        Picture("Lower steps to |G| <= eps", plot.complexity(result.complexity, result.paper_runs)),
+        Picture(
+            "Lower steps to |G| <= eps. Dashed: what the paper's T and beta would take, flow time / beta. Dotted: the "
+            "order of the theory, through the last point.",
+            shown["complexity"],
+        ),
         Rows("Fitted exponents of kappa", result.exponents, digits=3),
         Rows("Counts", result.complexity),
         Rows("The paper's T and beta, run, beside flow time / beta", result.paper_runs, digits=5),
