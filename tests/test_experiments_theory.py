@@ -157,7 +157,7 @@ def test_the_potential_is_drawn_for_every_kappa_and_form():
     assert gaps.count("<polyline") == shares.count("<polyline") == 4
     assert "κ = 2" in gaps
     assert "κ = 10" in gaps
-    assert gaps.count(" d1\"") == 2, "those of the paper's constants are dashed"
+    assert gaps.count(' d1"') == 2, "those of the paper's constants are dashed"
 
 
 def test_work_is_drawn_beside_the_orders_of_the_theory():

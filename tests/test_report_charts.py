@@ -153,7 +153,9 @@ def test_long_legends_have_rows_and_cover_nothing():
 
 
 def test_a_level_and_curves_without_a_name():
-    chart = drawn(svg.Curve("a", [0, 1], [0.2, 0.3]), svg.Curve("", [0, 1], [0.3, 0.4]), svg.Curve("b", [0], [0]), level=1.0)
+    chart = drawn(
+        svg.Curve("a", [0, 1], [0.2, 0.3]), svg.Curve("", [0, 1], [0.3, 0.4]), svg.Curve("b", [0], [0]), level=1.0
+    )
     level = next(line for line in chart.iter("line") if line.get("class") == "mark")
     assert 30 <= float(level.get("y1")) == float(level.get("y2")) <= 200
     assert {"a", "b"} <= set(words(chart))

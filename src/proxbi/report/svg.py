@@ -16,10 +16,11 @@ from proxbi.report.markup import Svg, number, percent, short, tag
 WIDTH = 440.0  # about the width of a phone, so that letters are not shrunk there
 BOTTOM, TALL = 200.0, 170.0  # where the lower axis of a plot is, and the height above it
 LINE = 16.0  # the height of a line of text above a plot
-LETTER, KEY = 6.5, 40.0  # the widths of a letter, and of a line in a legend with the room around it
+LETTER, KEY = 7.0, 40.0  # the widths of a letter, and of a line in a legend with the room around it
 COLOURS, DASHES = 6, 4  # that the style sheet has; more curves than that repeat them
 LETTERS = 20  # the maximal length of a name beside a bar; its tooltip has the whole name
 BINS = 40
+SUPERSCRIPTS = str.maketrans("-0123456789", "⁻⁰¹²³⁴⁵⁶⁷⁸⁹")
 SHORT = 5.0  # a logarithmic axis over less than this factor has the ticks of a linear one
 POINTS = 500  # of a curve; more could not be distinguished
 
@@ -49,20 +50,23 @@ class Mark(NamedTuple):
     note: str = ""
 
 
+Numbers = Sequence[float] | Float[np.ndarray, " points"]
+
+
 class Curve(NamedTuple):
     """Points joined by a line."""
 
     name: str
     """Its name in the legend; it has none there if this is empty."""
-    x: Sequence[float]
-    y: Sequence[float]
+    x: Numbers
+    y: Numbers
     colour: int | None = None
     """0 to 5; by default the place among the curves."""
     dash: int | None = None
     """0 for a solid line, 1 to 3 for dashes; by default the place among the curves."""
     dots: bool = False
     """Whether points are dots on the line."""
-    band: tuple[Sequence[float], Sequence[float]] | None = None
+    band: tuple[Numbers, Numbers] | None = None
     """The lower and the upper ends of a range that is shaded."""
 
 
@@ -142,8 +146,8 @@ def lines(
     heights = [y for c in kept for each in (c.y, *(c.band or ())) for y in each]
     up = _spread(heights + _known(level), head + BOTTOM, head + BOTTOM - TALL, log10 if log else float)
     parts = [tag("text", title, x=2, y=12, class_="strong")] if title else []
-    parts += _bottom_axis(across, up.start, x_label, number, 5)
-    parts += _left_axis(up, _ticks(up, 5), y_label, number, across, 12 + LINE * bool(title))
+    parts += _bottom_axis(across, up.start, x_label, _as_power if log_x else number, 5)
+    parts += _left_axis(up, _ticks(up, 5), y_label, _as_power if log else number, across, 12 + LINE * bool(title))
     if mark is not None:
         parts.append(tag("line", x1=across.at(mark), x2=across.at(mark), y1=up.end, y2=up.start, class_="mark"))
     if level is not None:
@@ -162,7 +166,7 @@ def file(charts: Sequence[Svg]) -> str:
         for place, (chart, height) in enumerate(zip(charts, heights, strict=True))
     ]
     width, height = WIDTH * len(charts), max(heights)
-    size = {"viewBox": f"0 0 {width:g} {height:g}", "width": width, "height": height}
+    size: dict[str, float | str] = {"viewBox": f"0 0 {width:g} {height:g}", "width": width, "height": height}
     style = tag("style", Svg(files("proxbi.report").joinpath("charts.css").read_text(encoding="utf-8")))
     paper = tag("rect", width="100%", height="100%", style="fill: white")
     return tag("svg", style, paper, *placed, xmlns="http://www.w3.org/2000/svg", **size)
@@ -255,6 +259,18 @@ def _left_axis(
         parts.append(tag("line", x1=across.start, x2=across.end, y1=axis.at(tick), y2=axis.at(tick), class_="grid"))
         parts.append(tag("text", _plain(write(tick)), x=across.start - 6, y=axis.at(tick) + 4, class_="end"))
     return parts
+
+
+def _as_power(value: float) -> str:
+    """The number, as a power of ten if it would be long.
+
+    >>> _as_power(100.0), _as_power(1e6), _as_power(1e-12), _as_power(2e5)
+    ('100', '10⁶', '10⁻¹²', '200,000')
+    """
+    exponent = round(log10(value), 9)
+    if exponent != int(exponent) or abs(exponent) < 4:
+        return number(value)
+    return "10" + f"{exponent:.0f}".translate(SUPERSCRIPTS)
 
 
 def _plain(written: str) -> str:

@@ -24,12 +24,12 @@ def potential(rows: list[Row]) -> list[Svg]:
     for colour, (kappa, of_kappa) in enumerate(_groups(rows, "kappa")):
         for form, run in _groups(of_kappa, "form"):
             paper = form == "paper"
-            look = {"colour": colour, "dash": int(paper)}
+            look = colour, int(paper)
             name = "" if paper else f"κ = {kappa:g}"
             resolved = [row for row in run if row["required"] > RESOLVED]
             required = [row["required"] / row["decrease"] for row in resolved]
-            gaps.append(Curve(name, [row["step"] + 1 for row in run], [row["gap"] for row in run], **look))
-            shares.append(Curve(name, [row["step"] + 1 for row in resolved], required, **look))
+            gaps.append(Curve(name, [row["step"] + 1 for row in run], [row["gap"] for row in run], *look))
+            shares.append(Curve(name, [row["step"] + 1 for row in resolved], required, *look))
     step = f"{STEP} + 1"
     return [
         lines(gaps, step, "H(x, y) − min(Φ + h)", log=True, log_x=True, title="Potential"),
@@ -83,9 +83,9 @@ def complexity(rows: list[Row], runs: list[Row]) -> list[Svg]:
             work.append(Curve(f"{inner}, {what}: {order}", kappa, steps, colour, dash, dots=True))
             work.append(Curve("", kappa, law * steps[-1] / law[-1], 5, 2))
         measured[inner] = steps
-    for inner, of_loop in _groups(runs, "lower loop"):
+    for place, (_, of_loop) in enumerate(_groups(runs, "lower loop")):
         spots = [row["kappa"] for row in of_loop], [row["run"] for row in of_loop]
-        work.append(Curve(f"{inner}, the paper's T and β, run", *spots, 3, 0, dots=True))
+        work.append(Curve("" if place else "the paper's T and β, run", *spots, 3, 0, dots=True))
     ratio = measured["accelerated"] / measured["plain"]
     law = kappa**-0.5 * np.log(8 * (1 + kappa))
     saved = [
