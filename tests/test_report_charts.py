@@ -116,7 +116,7 @@ def words(chart: ElementTree.Element) -> dict[str, tuple[float, float]]:
         (1.1, 9.0, ["1", "2", "5", "10"]),
         (1.5, 6.5, ["2", "5"]),
         (0.9, 120.0, ["1", "10", "100"]),
-        (1e-60, 1e3, ["1e-60", "1e-40", "1e-20", "1"]),
+        (1e-60, 1e3, ["10⁻⁶⁰", "10⁻⁴⁰", "10⁻²⁰", "1"]),
     ],
 )
 def test_a_logarithmic_axis_has_ticks_however_short_or_long_it_is(low, high, ticks):
