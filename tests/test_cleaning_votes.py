@@ -12,6 +12,7 @@ import pandas as pd
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from scipy.sparse import csr_array
 from scipy.stats import binom
 from sklearn.base import clone
 from sklearn.datasets import load_digits
@@ -296,6 +297,11 @@ def test_bad_votes_are_refused(message):
     y = BAD[message]
     with pytest.raises(ValueError, match=message):
         LabelCleaner().fit(np.arange(2.0 * len(y)).reshape(-1, 2), y)
+
+
+def test_sparse_votes_are_refused_with_what_to_give():
+    with pytest.raises(ValueError, match="y must not be sparse"):
+        LabelCleaner().fit(np.arange(12.0).reshape(6, 2), csr_array(np.eye(6)))
 
 
 @pytest.mark.parametrize(("row", "why"), [(0, "as many votes for one class as for another"), (60, "no vote")])
