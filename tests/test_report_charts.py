@@ -115,6 +115,7 @@ def words(chart: ElementTree.Element) -> dict[str, tuple[float, float]]:
         (1.1, 2.4, ["1", "1.5", "2", "2.5"]),
         (1.1, 9.0, ["1", "2", "5", "10"]),
         (1.5, 6.5, ["2", "5"]),
+        (1e-14, 2e-14, ["10⁻¹⁴", "1.5e-14", "2e-14"]),
         (0.9, 120.0, ["1", "10", "100"]),
         (1e-60, 1e3, ["10⁻⁶⁰", "10⁻⁴⁰", "10⁻²⁰", "1"]),
     ],
@@ -142,11 +143,14 @@ def test_a_band_is_inside_the_plot_and_around_its_curve():
 
 
 def test_long_legends_have_rows_and_cover_nothing():
-    names = [f"a curve with quite a long name, number {k}" for k in range(4)]
-    chart = drawn(*(svg.Curve(name, [0, 1], [0, k]) for k, name in enumerate(names)), title="Title")
+    names = [*(f"a curve with quite a long name, number {k}" for k in range(3)), "x" * 53 + "…"]
+    given = [*names[:3], "x" * 100]
+    chart = drawn(*(svg.Curve(name, [0, 1], [0, k]) for k, name in enumerate(given)), title="Title")
     found = words(chart)
     heights = [found[name][1] for name in names]
     assert sorted(set(heights)) == heights, "one below the other"
+    keys = [line for line in chart.iter("line") if line.get("class").startswith("c")]
+    assert min(float(line.get("x1")) for line in keys) >= 0
     top = min(float(line.get("y1")) for line in chart.iter("line") if line.get("class") == "grid")
     assert found["Title"][1] < found["y"][1] < heights[0] < heights[-1] < top
     assert float(chart.get("viewBox").split()[-1]) > 240

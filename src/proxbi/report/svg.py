@@ -18,7 +18,10 @@ BOTTOM, TALL = 200.0, 170.0  # where the lower axis of a plot is, and the height
 LINE = 16.0  # the height of a line of text above a plot
 LETTER, KEY = 7.0, 40.0  # the widths of a letter, and of a line in a legend with the room around it
 COLOURS, DASHES = 6, 4  # that the style sheet has; more curves than that repeat them
-LETTERS = 20  # the maximal length of a name beside a bar; its tooltip has the whole name
+LETTERS, LEGEND = (
+    20,
+    54,
+)  # the maximal lengths of a name beside a bar, whose tooltip has the whole name, and above a plot
 BINS = 40
 SUPERSCRIPTS = str.maketrans("-0123456789", "⁻⁰¹²³⁴⁵⁶⁷⁸⁹")
 SHORT = 5.0  # a logarithmic axis over less than this factor has the ticks of a linear one
@@ -175,7 +178,7 @@ def file(charts: Sequence[Svg]) -> str:
 def _with_look(curve: Curve, place: int) -> Curve:
     colour = place if curve.colour is None else curve.colour
     dash = place if curve.dash is None else curve.dash
-    return curve._replace(colour=colour % COLOURS, dash=dash % DASHES)
+    return curve._replace(name=short(curve.name, LEGEND), colour=colour % COLOURS, dash=dash % DASHES)
 
 
 def _known(value: float | None) -> list[float]:
@@ -216,7 +219,8 @@ def _nice(low: float, high: float, most: int) -> list[float]:
     rough = (high - low) / most
     power = 10.0 ** floor(log10(rough))
     step = next(factor * power for factor in (1, 2, 5, 10) if factor * power >= rough * 0.999)
-    return [round(k * step, 12) for k in range(ceil(low / step - 1e-9), floor(high / step + 1e-9) + 1)]
+    digits = 12 - floor(log10(step))
+    return [round(k * step, digits) for k in range(ceil(low / step - 1e-9), floor(high / step + 1e-9) + 1)]
 
 
 def _ticks(axis: Axis, most: int) -> list[float]:
