@@ -202,6 +202,17 @@ def test_nothing_sticks_out_sideways(opened, width):
 
 
 @needs_browser
+@pytest.mark.parametrize("pictures", [True, False])
+def test_the_page_ends_after_its_foot(tab, tmp_path, pictures):
+    """Words for screen readers in a list that scrolls once made it several times as long, and empty."""
+    report(tmp_path, **({} if pictures else {"images": None}))
+    tab.open(tmp_path / "report.html")
+    tab.evaluate("document.querySelectorAll('details').forEach((one) => one.open = true)")
+    foot = tab.evaluate("document.getElementById('foot').getBoundingClientRect().bottom + scrollY")
+    assert tab.evaluate("document.documentElement.scrollHeight") <= foot + 200
+
+
+@needs_browser
 def test_print_shows_24_rows_and_no_controls_in_ink_on_white(opened):
     dark = [{"name": "prefers-color-scheme", "value": "dark"}]
     paper = "getComputedStyle(document.body).backgroundColor"
