@@ -117,6 +117,7 @@ def words(chart: ElementTree.Element) -> dict[str, tuple[float, float]]:
         (1.5, 6.5, ["2", "5"]),
         (1e-14, 2e-14, ["10⁻¹⁴", "1.5e-14", "2e-14"]),
         (0.9, 120.0, ["1", "10", "100"]),
+        (47.0, 1.3e10, ["100", "10⁴", "10⁶", "10⁸", "10¹⁰"]),
         (1e-60, 1e3, ["10⁻⁶⁰", "10⁻⁴⁰", "10⁻²⁰", "1"]),
     ],
 )
@@ -171,3 +172,12 @@ def test_intervals_on_a_logarithmic_axis():
     chart = ElementTree.fromstring(svg.intervals(marks, "ms", "{:g}".format, log=True))
     a, b, c = (float(dot.get("cx")) for dot in chart.iter("circle"))
     assert c - b == pytest.approx(b - a, abs=0.1)
+
+
+@pytest.mark.parametrize("low", [1e-30, 0.7, 3e4])
+def test_no_logarithmic_axis_is_crowded_or_empty(low):
+    for decades in np.linspace(0.05, 60, 400):
+        high = low * 10**decades
+        ticks = svg._ticks(svg.Axis(low, high, 0.0, 1.0, svg.log10), 5)
+        assert 2 <= len(ticks) <= 10, decades
+        assert low * (1 - 1e-6) <= ticks[0] < ticks[-1] <= high * (1 + 1e-6)

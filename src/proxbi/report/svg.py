@@ -228,9 +228,10 @@ def _ticks(axis: Axis, most: int) -> list[float]:
     if axis.scale is not log10 or axis.high < SHORT * axis.low:
         return _nice(axis.low, axis.high, most)
     low, high = log10(axis.low) - 1e-9, log10(axis.high) + 1e-9
-    powers = [10.0**k for k in _nice(low, high, most) if k == round(k)]
-    if len(powers) > 2:
-        return powers
+    for wanted in (most, 2 * most):  # steps of 5 decades may leave too few
+        powers = [10.0**k for k in _nice(low, high, wanted) if k == round(k)]
+        if len(powers) > 2:
+            return powers
     finer = [factor * 10.0**k for k in range(floor(low), ceil(high)) for factor in (1, 2, 5)]
     return [tick for tick in finer if low <= log10(tick) <= high]
 
