@@ -91,7 +91,7 @@ def test_long_curves_are_thinned_and_keep_their_ends():
     chart = ElementTree.fromstring(svg.lines([svg.Curve("loss", range(10_000), range(10_000))], "step", "loss"))
     points = chart.find("polyline").get("points").split()
     assert len(points) == svg.POINTS
-    assert (points[0], points[-1].split(",")[0]) == ("62.0,200.0", "426.0")
+    assert (points[0], points[-1].split(",")[0]) == ("62.0,200.0", "418.0")
 
 
 @pytest.mark.parametrize(("low", "high"), [(0.0, 1.0), (0.17, 0.19), (-3.0, 40_000.0), (1e-9, 3e-9)])
@@ -181,3 +181,8 @@ def test_no_logarithmic_axis_is_crowded_or_empty(low):
         ticks = svg._ticks(svg.Axis(low, high, 0.0, 1.0, svg.log10), 5)
         assert 2 <= len(ticks) <= 10, decades
         assert low * (1 - 1e-6) <= ticks[0] < ticks[-1] <= high * (1 + 1e-6)
+
+
+def test_the_last_number_below_a_plot_is_not_cut():
+    found = words(drawn(svg.Curve("a", [0, 10_000], [0, 1])))
+    assert found["10,000"][0] + svg.LETTER * len("10,000") / 2 <= svg.WIDTH

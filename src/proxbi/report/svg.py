@@ -15,6 +15,7 @@ from proxbi.report.markup import Svg, number, percent, short, tag
 
 WIDTH = 440.0  # about the width of a phone, so that letters are not shrunk there
 BOTTOM, TALL = 200.0, 170.0  # where the lower axis of a plot is, and the height above it
+EDGE = 22.0  # to the right of a plot: half of the last number below it
 LINE = 16.0  # the height of a line of text above a plot
 LETTER, KEY = 7.0, 40.0  # the widths of a letter, and of a line in a legend with the room around it
 COLOURS, DASHES = 6, 4  # that the style sheet has; more curves than that repeat them
@@ -145,7 +146,9 @@ def lines(
     kept = [_drawable(_with_look(curve, place), log_x, log) for place, curve in enumerate(curves)]
     legend = _legend(kept, bool(title))
     head = LINE * (bool(title) + max(0, legend.rows - 1))
-    across = _spread([x for c in kept for x in c.x] + _known(mark), 62, WIDTH - 14, log10 if log_x else float, margin=0)
+    across = _spread(
+        [x for c in kept for x in c.x] + _known(mark), 62, WIDTH - EDGE, log10 if log_x else float, margin=0
+    )
     heights = [y for c in kept for each in (c.y, *(c.band or ())) for y in each]
     up = _spread(heights + _known(level), head + BOTTOM, head + BOTTOM - TALL, log10 if log else float)
     parts = [tag("text", title, x=2, y=12, class_="strong")] if title else []
