@@ -1,18 +1,23 @@
 """What decisions teach: 100 of them in the suggested order, against 100 about rows drawn at random.
 
     python benchmarks/cleaning.py review --data FOLDER --keep review.json [--seeds 5] [--only vehicle] [--rows 1200]
+    python benchmarks/cleaning.py review --data FOLDER --keep once.json --once
 
 FOLDER is that of `cleaning.py tables`; digits are scikit-learn's; `human` has the labels of people. Each table starts
 without a trusted row. Somebody who knows the truth decides 100 rows, in the order of `review_order_` or in a random
 one, and the table is cleaned again. F1 is that of the rows flagged, on rows that neither of the two decided, before and
-after. Each result is written to `--keep` when it is there, and not computed again.
+after. Each result is written to `--keep` when it is there, and not computed again. To save time, `--once` takes the
+settings (bandwidth and ridge), and the comparison of weightings, on which no flag depends, from the first of the three
+fits.
 """
 
 import argparse
 import warnings
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, nullcontext
 from pathlib import Path
 from typing import Any
+from unittest.mock import patch
 
 import numpy as np
 import pandas as pd
@@ -21,6 +26,7 @@ from sklearn.metrics import f1_score
 import cleaning_tables
 from proxbi import datasets
 from proxbi.cleaning import LabelCleaner
+from proxbi.cleaning.method import samples, selection
 
 TABLES = ("vehicle", "spam", "satellite", "human", "letter", "digits")
 KINDS = ("sym20", "instance20", "pair20")
@@ -59,6 +65,28 @@ def loop(features: np.ndarray, truth: np.ndarray, given: np.ndarray, seed: int) 
     return row
 
 
+@contextmanager
+def settings_once() -> Iterator[None]:
+    """Within it, settings and weightings are solved for and compared by the first fit only."""
+    with (
+        patch.object(samples, "tune", cache_of_one(samples.tune)),
+        patch.object(selection, "hold", cache_of_one(selection.hold)),
+    ):
+        yield
+
+
+def cache_of_one(function: Callable[..., Any]) -> Callable[..., Any]:
+    """It returns what its first call returned, whatever the arguments."""
+    first: list[Any] = []
+
+    def again(*arguments: Any, **options: Any) -> Any:
+        if not first:
+            first.append(function(*arguments, **options))
+        return first[0]
+
+    return again
+
+
 def summary(kept: dict[str, Row]) -> None:
     """Means by table, and the difference of the two orders with its standard error over the tables' cells."""
     frame = pd.DataFrame(
@@ -79,6 +107,8 @@ def main(arguments: list[str]) -> None:
     parser.add_argument("--data", type=Path, required=True)
     parser.add_argument("--keep", type=Path, default=Path("cleaning_review.json"))
     parser.add_argument("--seeds", type=int, default=5)
+    parser.add_argument("--first", type=int, default=0, help="the first seed")
+    parser.add_argument("--once", action="store_true", help="solve for settings once a cell; keep apart")
     parser.add_argument("--rows", type=int, default=1200, help="the most rows of a table")
     parser.add_argument("--only", nargs="+", choices=TABLES, default=TABLES)
     parser.add_argument("--kinds", nargs="+", choices=cleaning_tables.KINDS, default=KINDS)
@@ -89,11 +119,13 @@ def main(arguments: list[str]) -> None:
 
 def results_of_all(options: argparse.Namespace, kept: dict[str, Row]) -> Iterator[tuple[str, Row]]:
     """Those of all cells that are not kept yet."""
-    for seed in range(options.seeds):
+    for seed in range(options.first, options.first + options.seeds):
         for table in options.only:
             features, truth, people = load(table, options.data, seed, options.rows)
             for kind in people or options.kinds:
                 name = f"{table}/{kind}/{seed}"
                 if name not in kept:
                     given, _ = cleaning_tables.spoil(kind, features, truth, people, seed)
-                    yield name, loop(features, truth, given, seed)
+                    with settings_once() if options.once else nullcontext():
+                        row = loop(features, truth, given, seed)
+                    yield name, row

@@ -5,8 +5,10 @@
     python benchmarks/cleaning.py votes --only rates --seeds 5    # 20 annotators: how often intervals cover their rates
 
 FOLDER has human_images.npz, with three votes a row by many people and no word of who voted, and satellite.npz,
-letter.npz and vehicle.npz, whose annotators are simulated, as those of digits. Each seed draws 2,000 rows. Each result
-is written to `--keep` when it is there, and not computed again.
+letter.npz and vehicle.npz, whose annotators are simulated, as those of digits and wine, and of "nothing": features
+drawn at random that say nothing about three classes. Each seed draws 2,000 rows, of nothing 400. "covered" is the share
+of annotators whose rate, where they have one for all classes, is in its interval. Each result is written to `--keep`
+when it is there, and not computed again.
 
 cleanlab is given 5-fold probabilities of logistic regression on the features as they are ("lr") and on standardised
 ones ("lrs"), and of a random forest ("rf"), all of them trained on the majority. Where no row has two votes it refuses,
@@ -24,6 +26,7 @@ import numpy as np
 import pandas as pd
 from cleanlab.multiannotator import get_label_quality_multiannotator
 from scipy.special import softmax
+from sklearn.datasets import load_wine
 from sklearn.ensemble import RandomForestClassifier
 from sklearn.linear_model import LogisticRegression
 from sklearn.model_selection import StratifiedKFold
@@ -35,10 +38,12 @@ from proxbi import datasets
 from proxbi.cleaning import LabelCleaner
 
 ROWS = 2000
-TABLES = ("human", "digits", "vehicle", "satellite", "letter", "rates")
+FEW = 400
+TABLES = ("human", "digits", "wine", "nothing", "vehicle", "satellite", "letter", "rates")
 MISSING = ("0", "1", "2")
 """Of three human votes."""
 KINDS = ("good", "bad", "spam", "copies", "classes", "crowd")
+RATES = {"good": (0.05, 0.1, 0.15, 0.2), "bad": (0.1, 0.3, 0.5, 0.6)}
 MODELS: dict[str, Callable[[], Any]] = {
     "lr": lambda: LogisticRegression(max_iter=300),
     "lrs": lambda: make_pipeline(StandardScaler(), LogisticRegression(max_iter=300)),
@@ -72,6 +77,12 @@ def load(name: str, folder: Path | None, seed: int) -> tuple[np.ndarray, np.ndar
         rows = datasets.digits()
         some = draw.permutation(len(rows.labels))[:ROWS]
         return rows.features[some], rows.labels[some], None
+    if name == "wine":
+        features, truth = load_wine(return_X_y=True)
+        some = draw.permutation(len(truth))
+        return features[some], truth[some], None
+    if name == "nothing":
+        return draw.normal(size=(FEW, 5)), draw.integers(3, size=FEW), None
     if folder is None:
         raise SystemExit(f"--data must name the folder of the table {name}.")
     file = np.load(folder / ("human_images.npz" if name == "human" else f"{name}.npz"))
@@ -105,7 +116,7 @@ def without(votes: Table, missing: int, draw: np.random.Generator) -> Table:
 
 
 def vote(kind: str, truth: np.ndarray, draw: np.random.Generator) -> tuple[Table, np.ndarray | None]:
-    """Simulated annotators, and their rates."""
+    """Simulated annotators, and their rates if these are the same for all classes."""
     classes = int(truth.max()) + 1
 
     def wrong(rate: float, shift: int | None = None) -> np.ndarray:
@@ -119,11 +130,11 @@ def vote(kind: str, truth: np.ndarray, draw: np.random.Generator) -> tuple[Table
         places = np.argsort(np.argsort(draw.random(full.shape), axis=0), axis=0)
         return np.where(places < numbers, full, -1), rates
     if kind == "crowd":  # 30 annotators of all kinds, two votes a row
-        full = np.stack([wrong(rate) for rate in draw.uniform(0.05, 0.6, 30)], axis=1)
-        return without(full, 28, draw), None
+        rates = draw.uniform(0.05, 0.6, 30)
+        return without(np.stack([wrong(rate) for rate in rates], axis=1), 28, draw), rates
+    if kind in RATES:
+        return without(np.stack([wrong(rate) for rate in RATES[kind]], axis=1), 1, draw), np.array(RATES[kind])
     columns = {
-        "good": lambda: [wrong(rate) for rate in (0.05, 0.1, 0.15, 0.2)],
-        "bad": lambda: [wrong(rate) for rate in (0.1, 0.3, 0.5, 0.6)],
         "spam": lambda: [wrong(0.15), wrong(0.25), draw.integers(classes, size=len(truth)), np.zeros(len(truth), int)],
         "copies": lambda: copies([wrong(rate) for rate in (0.15, 0.2, 0.35)], draw),
         "classes": lambda: [wrong(0.1), wrong(0.35, 1), np.where(truth % 2, wrong(0.6), wrong(0.02)), wrong(0.3, 2)],
@@ -192,7 +203,7 @@ def results_of(cell: Cell, kept: dict[str, Row], only_ours: bool, trusted: int) 
     voted = np.any(cell.votes >= 0, axis=1) & ~sure
     if f"{cell.name}/proxbi" not in kept:
         yield "proxbi", ours(cell, voted, sure)
-    if not only_ours and cell.rates is None and f"{cell.name}/majority" not in kept:
+    if not only_ours and not cell.name.startswith("rates/") and f"{cell.name}/majority" not in kept:
         for name, labels in rivals(cell):
             yield name, {"accuracy": float(np.mean(labels[voted] == cell.truth[voted]))}
 

@@ -92,6 +92,8 @@ def test_what_was_measured_is_written(tmp_path: Path) -> None:
         parts.row("step", "floor: reads", "time", [0.5], "ms", rows=100),
         parts.row("growth", "proxbi", "rows", [1.0], "ms", size=10),
         parts.row("growth", "proxbi", "rows", [10.0], "ms", size=100),
+        parts.row("growth", "proxbi", "classes", [1.0], "ms", size=2),
+        parts.row("growth", "proxbi", "classes", [1.0], "ms", size=20),
     ]
     pages.write(rows, tmp_path, "a machine")
     with (tmp_path / "bench.csv").open() as file:
@@ -100,8 +102,9 @@ def test_what_was_measured_is_written(tmp_path: Path) -> None:
     assert (table[1]["low"], table[1]["median"], table[1]["high"]) == ("1.5", "2.0", "3.0")
     page = (tmp_path / "bench.html").read_text()
     assert "&lt;no reason&gt;" in page
-    assert "exponent 1.00" in page or "<svg" in page
-    assert (tmp_path / "bench.png").stat().st_size > 0
+    assert "rows: exponent 1.00" in page
+    assert page.count("<svg") == 2
+    assert (tmp_path / "bench.svg").read_text().count("<svg") == 3
 
 
 @pytest.mark.slow

@@ -107,13 +107,15 @@ def test_three_numbers_come_first_and_how_it_was_made_last(tmp_path):
     assert tiles[0][2] == "of 500 labels; 100 more are trusted"
     assert tiles[1][2] == f"95 % interval: {100 * rate.low:.0f} to {100 * rate.high:.0f} %"
     assert tiles[2][2] == "95 % intervals: 87-94 → 92-100 %; on held-out trusted rows"
-    facts = dict(re.findall(r"<dt>(.*?)</dt><dd>(.*?)</dd>", page[page.index("<footer") :]))
+    foot, settings = page[page.index("<footer") :].split("<summary>Settings</summary>")
+    facts, set_to = (dict(re.findall(r"<dt>(.*?)</dt><dd>(.*?)</dd>", part)) for part in (foot, settings))
     assert facts["seed"] == "7"
     assert facts["made"] == "2026-11-16 14:00 UTC"
     assert facts["data"] == "digits.csv (9 bytes)"
     assert facts["SHA-256 of the data"] == "d1" * 32
     assert facts["versions"] == "proxbi 0.1.0, jax 0.8.0"
     assert facts["command"] == "<code>proxbi clean digits.csv --label y</code>"
+    assert (set_to["bandwidth"], set_to["kernel"]) == ("0.031", "gaussian")
     parts = ('class="tiles"', 'class="headline"', "for a model", "What to do now", "<nav", "<footer")
     order = [page.index(part) for part in parts]
     assert order == sorted(order)

@@ -16,6 +16,7 @@ import browser
 import cleaned_example
 from cleaned_example import everything, evil, report
 from proxbi.cleaning.report.page import write_report
+from proxbi.report import Curve, Picture, Rows, Text, lines, svg, write_page
 
 needs_browser = pytest.mark.skipif(browser.PROGRAM is None, reason="no chromium is installed")
 
@@ -201,6 +202,17 @@ def test_nothing_sticks_out_sideways(opened, width):
 
 
 @needs_browser
+@pytest.mark.parametrize("pictures", [True, False])
+def test_the_page_ends_after_its_foot(tab, tmp_path, pictures):
+    """Words for screen readers in a list that scrolls once made it several times as long, and empty."""
+    report(tmp_path, **({} if pictures else {"images": None}))
+    tab.open(tmp_path / "report.html")
+    tab.evaluate("document.querySelectorAll('details').forEach((one) => one.open = true)")
+    foot = tab.evaluate("document.getElementById('foot').getBoundingClientRect().bottom + scrollY")
+    assert tab.evaluate("document.documentElement.scrollHeight") <= foot + 200
+
+
+@needs_browser
 def test_print_shows_24_rows_and_no_controls_in_ink_on_white(opened):
     dark = [{"name": "prefers-color-scheme", "value": "dark"}]
     paper = "getComputedStyle(document.body).backgroundColor"
@@ -293,3 +305,64 @@ def test_wide_tables_fit_on_paper(tab, tmp_path):
     assert tab.evaluate("document.documentElement.scrollWidth") <= 720
     assert tab.evaluate('document.querySelector(".matrix").offsetWidth') > 300
     tab.call("Emulation.setEmulatedMedia", media="")
+
+
+# The other pages: of the paper, the theory, the benchmark and a fit.
+
+
+def plain_page(folder):
+    """A page with everything that a block can be."""
+    curves = [Curve(f"curve {k}", [1, 10, 100], [1, 2 + k, 3 + k], band=([1] * 3, [4 + k] * 3)) for k in range(6)]
+    charts = [lines(curves, "step", "gap", log=True, log_x=True, level=2, title="A chart") for _ in range(3)]
+    table = [{f"column {k}": k / 7 for k in range(20)}] * 3
+    blocks = [Text("Words", ["A sentence. " * 30]), Picture("Charts", charts), Rows("A wide table", table)]
+    path = folder / "page.html"
+    write_page(path, "A page", "command --option value", blocks)
+    return path
+
+
+@needs_browser
+@pytest.mark.parametrize("scheme", ["light", "dark"])
+@pytest.mark.parametrize("width", [390, 1200])
+def test_other_pages_are_quiet_readable_and_as_wide_as_the_screen(tab, tmp_path, scheme, width):
+    page = plain_page(tmp_path)
+    tab.open(page)
+    tab.call("Emulation.setEmulatedMedia", media="screen", features=[{"name": "prefers-color-scheme", "value": scheme}])
+    tab.call("Emulation.setDeviceMetricsOverride", width=width, height=800, deviceScaleFactor=1, mobile=width < 500)
+    assert tab.requests() == [page.as_uri()]
+    assert tab.complaints() == []
+    assert tab.evaluate(CONTRAST) == []
+    paper = tab.evaluate("getComputedStyle(document.body).backgroundColor")
+    assert paper == {"light": "rgb(255, 255, 255)", "dark": "rgb(22, 24, 26)"}[scheme]
+    assert tab.evaluate("document.documentElement.scrollWidth") <= width
+    sizes = "Array.from(document.querySelectorAll('svg'), (one) => Math.round(one.getBoundingClientRect().width))"
+    assert min(tab.evaluate(sizes)) > 0.75 * min(width, svg.WIDTH), "letters of 9 pixels or more"
+    tab.call("Emulation.setEmulatedMedia", media="", features=[])
+    tab.call("Emulation.clearDeviceMetricsOverride")
+
+
+@needs_browser
+@pytest.mark.parametrize("scheme", ["light", "dark"])
+def test_lines_of_charts_can_be_seen_and_told_apart(tab, tmp_path, scheme):
+    """A contrast of 3 to the paper, as WCAG asks of graphics; and no two colours are alike."""
+    tab.open(plain_page(tmp_path))
+    tab.call("Emulation.setEmulatedMedia", media="screen", features=[{"name": "prefers-color-scheme", "value": scheme}])
+    strokes = """Array.from(document.querySelector("svg").querySelectorAll("polyline"),
+        (line) => getComputedStyle(line).stroke)"""
+    paper = tab.evaluate("getComputedStyle(document.body).backgroundColor")
+    colours = [rgb(each) for each in tab.evaluate(strokes)]
+    assert len({tuple(each) for each in colours}) == svg.COLOURS
+    assert min(contrast(each, rgb(paper)) for each in colours) >= 3
+    tab.call("Emulation.setEmulatedMedia", media="", features=[])
+
+
+def rgb(text):
+    return np.array(re.findall(r"\d+", text), float) / 255
+
+
+def contrast(one, other):
+    light = sorted(
+        0.05 + np.where(each <= 0.03928, each / 12.92, ((each + 0.055) / 1.055) ** 2.4) @ [0.2126, 0.7152, 0.0722]
+        for each in (one, other)
+    )
+    return light[1] / light[0]

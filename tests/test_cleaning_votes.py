@@ -2,7 +2,9 @@
 
 import json
 import pickle
+import re
 import warnings
+from dataclasses import replace
 from types import MappingProxyType
 
 import numpy as np
@@ -10,7 +12,8 @@ import pandas as pd
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from scipy.stats import beta
+from scipy.sparse import csr_array
+from scipy.stats import binom
 from sklearn.base import clone
 from sklearn.datasets import load_digits
 from sklearn.exceptions import DataConversionWarning
@@ -34,6 +37,9 @@ from proxbi.cleaning.method.votes import (
     posterior,
 )
 from proxbi.cleaning.method.voting import Ballot
+from proxbi.cleaning.report.evidence import votes_given
+from proxbi.cleaning.report.rows import Rows
+from proxbi.cleaning.result import Cleaned
 
 pytestmark = pytest.mark.filterwarnings("ignore::proxbi.cleaning.CleaningWarning")
 CLASSES = 3
@@ -41,7 +47,7 @@ CLASSES = 3
 
 def annotators(confusion):
     confusion = np.asarray(confusion, float)
-    return Annotators(confusion, confusion.mean(axis=0), (1.0, 1.0))
+    return Annotators(confusion, confusion.mean(axis=0))
 
 
 def spoiled(truth, rate, classes, draw):
@@ -95,8 +101,9 @@ def test_what_is_estimated_are_probabilities_and_the_order_of_annotators_does_no
 def test_a_row_that_counts_twice_might_be_there_twice(table):
     table = np.array(table)
     shares = np.random.default_rng(0).dirichlet(np.ones(CLASSES), len(table))
-    once = estimate(Votes.of(table), shares, np.full(len(table), 2.0))
-    twice = estimate(Votes.of(np.tile(table, (2, 1))), np.tile(shares, (2, 1)), np.ones(2 * len(table)))
+    first = Annotators.at_first(table.shape[1], CLASSES)
+    once = estimate(Votes.of(table), shares, np.full(len(table), 2.0), first)
+    twice = estimate(Votes.of(np.tile(table, (2, 1))), np.tile(shares, (2, 1)), np.ones(2 * len(table)), first)
     assert np.allclose(once.confusion, twice.confusion)
 
 
@@ -127,11 +134,12 @@ def test_annotators_who_are_alike_share_one_table_and_others_do_not():
     truth = draw.integers(3, size=900)
     shares = np.eye(3)[truth]
     same = np.stack([spoiled(truth, 0.2, 3, draw) for _ in range(4)], axis=1)
-    alike = estimate(Votes.of(same), shares, np.ones(900))
+    alike = estimate(Votes.of(same), shares, np.ones(900), Annotators.at_first(4, 3))
     counted = [np.mean(same[truth == each] == each, axis=0) for each in range(3)]
     assert np.ptp(np.einsum("jtt->jt", alike.confusion), axis=0).max() < np.ptp(counted, axis=1).max() / 2
     rates = (0.05, 0.2, 0.6)
-    apart = estimate(Votes.of(np.stack([spoiled(truth, r, 3, draw) for r in rates], 1)), shares, np.ones(900))
+    others = Votes.of(np.stack([spoiled(truth, r, 3, draw) for r in rates], 1))
+    apart = estimate(others, shares, np.ones(900), Annotators.at_first(3, 3))
     assert np.allclose(1 - np.einsum("jtt->j", apart.confusion) / 3, rates, atol=0.04)
 
 
@@ -140,18 +148,52 @@ def test_few_votes_borrow_from_the_others():
     truth = draw.integers(3, size=600)
     table = np.stack([spoiled(truth, rate, 3, draw) for rate in (0.05, 0.1, 0.15, 0.3, 0.0)], axis=1)
     table[3:, 4] = -1  # three votes, all of them right
-    found = estimate(Votes.of(table), np.eye(3)[truth], np.ones(600))
+    found = estimate(Votes.of(table), np.eye(3)[truth], np.ones(600), Annotators.at_first(5, 3))
     rates = 1 - np.einsum("jtt->j", found.confusion) / 3
     assert 0.02 < rates[4] < rates[:4].mean()
 
 
-def test_with_the_truth_known_the_interval_is_that_of_a_beta_distribution():
-    table = np.repeat([[0], [1]], [70, 30], axis=0)  # 30 of 100 votes are wrong
+def test_with_the_truth_known_the_interval_is_that_of_the_hierarchy():
+    """Against what is drawn from it: prior, rates, and weights by their binomial likelihoods."""
+    table = np.repeat([[0, 0], [1, 0], [1, 1]], [70, 20, 10], axis=0)  # 30 and 10 of 100 votes are wrong
     shares, who = by_votes_alone(Votes.of(table), 2, known=np.zeros(100, int))
-    (found,) = consensus(table, shares, who).annotators
-    expected = beta(who.prior[0] + 30, who.prior[1] + 70)
-    assert found.rate == pytest.approx([expected.mean(), *expected.ppf([0.025, 0.975])], abs=2e-3)
-    assert found.votes == 100
+    found = consensus(table, shares, who).annotators
+    draw = np.random.default_rng(0)
+    strength, mean = np.exp(draw.uniform(0, np.log(1000), 400_000)), draw.uniform(0, 1, 400_000)
+    rates = draw.beta(strength * mean, strength * (1 - mean), (2, 400_000))
+    likelihood = np.exp(np.sum(binom.logpmf([[30], [10]], 100, rates), axis=0))
+    for each, drawn in zip(found, rates, strict=True):
+        order = np.argsort(drawn)
+        below = np.cumsum(likelihood[order]) / likelihood.sum()
+        ends = drawn[order][np.searchsorted(below, [0.025, 0.975])]
+        assert each.rate == pytest.approx([np.average(drawn, weights=likelihood), *ends], abs=0.01)
+        assert each.votes == 100
+
+
+def crowd(seed, classes):
+    """Forty annotators of all kinds, two votes for each of 400 rows."""
+    draw = np.random.default_rng(seed)
+    truth, rates = draw.integers(classes, size=400), draw.uniform(0, 0.6, 40)
+    full = np.stack([spoiled(truth, rate, classes, draw) for rate in rates], axis=1)
+    return np.where(np.argsort(np.argsort(draw.random(full.shape), axis=1), axis=1) < 2, full, -1), truth, rates
+
+
+@pytest.mark.parametrize("classes", [3, 10])
+def test_annotators_with_few_votes_are_not_taken_to_be_alike(classes):
+    """Expected numbers of wrong votes differ less between annotators than the true ones do: one rate was believed for
+    all forty, a tenth of the intervals covered, and good annotators counted no more than others.
+    """
+    covered, right, alike = [], [], []
+    for seed in range(4):
+        table, truth, rates = crowd(seed, classes)
+        shares, who = by_votes_alone(Votes.of(table), classes)
+        low, high = np.array([each.rate[1:] for each in consensus(table, shares, who).annotators]).T
+        covered.append((low <= rates) & (rates <= high))
+        right.append(np.mean(shares.argmax(axis=1) == truth))
+        counts = np.stack([np.sum(table == each, axis=1) for each in range(classes)], axis=1)
+        alike.append(np.mean(counts.argmax(axis=1) == truth))
+    assert np.mean(covered) > 0.8
+    assert np.mean(right) > np.mean(alike) + 0.04
 
 
 @pytest.mark.parametrize("classes", [2, 10])
@@ -185,7 +227,7 @@ def test_rows_that_were_decided_because_of_their_votes_do_not_discredit_everybod
     decided = np.arange(400) < 30
     ballot = Ballot(Votes.of(table), np.where(decided, truth, -1), decided, np.ones(400))
     picked, fair = (
-        each.by_votes_alone(2).argmax(axis=1) == truth for each in (ballot, ballot._replace(decided=~decided))
+        each.by_votes_alone(2)[0].argmax(axis=1) == truth for each in (ballot, ballot._replace(decided=~decided))
     )
     assert picked[:30].all()
     assert picked[30:].mean() > 0.85
@@ -255,6 +297,11 @@ def test_bad_votes_are_refused(message):
     y = BAD[message]
     with pytest.raises(ValueError, match=message):
         LabelCleaner().fit(np.arange(2.0 * len(y)).reshape(-1, 2), y)
+
+
+def test_sparse_votes_are_refused_with_what_to_give():
+    with pytest.raises(ValueError, match="y must not be sparse"):
+        LabelCleaner().fit(np.arange(12.0).reshape(6, 2), csr_array(np.eye(6)))
 
 
 @pytest.mark.parametrize(("row", "why"), [(0, "as many votes for one class as for another"), (60, "no vote")])
@@ -366,6 +413,23 @@ def test_the_page_can_be_written(data, fitted, tmp_path):
     assert "share of wrong votes" in chart
     for who, found in fitted.annotator_noise_.items():
         assert f"{who} ({found.votes:,})" in chart
+    fitted.report(tmp_path / "shared.html", data.X, show_rows=False)
+    assert "Votes: " not in (tmp_path / "shared.html").read_text()
+    assert re.findall(r"Votes: \d × “\w+” \((?:ann|bob|cid|dan)", page) or not fitted.is_issue_.any()
+
+
+def test_who_voted_for_what_is_said_of_each_row():
+    table = np.full((5, 12), -1)
+    table[0, :3], table[1, :] = [1, 0, 1], 1
+    who = [f"<b>{k}</b>" for k in range(12)]
+    rows = Rows(Cleaned.unknown(np.zeros(5, int), ""), ["cat", "dog"], np.zeros(5, int), votes=table, annotators=who)
+    assert votes_given(rows, np.arange(3)) == [
+        ["Votes: 2 × “dog” (<b>0</b>, <b>2</b>), 1 × “cat” (<b>1</b>)."],
+        ["Votes: 12 × “dog” (<b>0</b>, <b>1</b>, <b>2</b>, <b>3</b>, <b>4</b> and 7 more)."],
+        ["It has no vote."],
+    ]
+    with pytest.raises(ValueError, match="annotators must name the 12 columns"):
+        replace(rows, annotators=who[:3])
 
 
 def test_one_column_behaves_as_scikit_learn_asks():
@@ -546,6 +610,7 @@ def test_a_column_with_a_comma_in_its_name_is_one(folder):
         (["--label", "ann,nobody"], "no column 'nobody'"),
         (["--label", "ann,ann"], "names 'ann' twice"),
         (["--label", "ann,bob", "--mode", "relabel", "--out", "o.csv"], "proxbi_consensus_label"),
+        (["--label", "ann,bob", "--mode", "relabel", "--out", "o.csv"], "columns 'ann', 'bob' of data.csv has several"),
     ],
 )
 def test_wrong_commands_are_refused_by_name(folder, arguments, message):

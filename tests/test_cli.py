@@ -53,7 +53,7 @@ def test_verify_theory_writes_its_report(tmp_path):
     ran = proxbi("verify", "theory", "--quick", "--out", out)
     assert ran.returncode == 0, ran.stdout + ran.stderr
     names = {path.name for path in out.iterdir()}
-    assert {"report.html", "verdicts.csv", "inequalities.csv", "potential.png", "rates.svg"} <= names
+    assert {"report.html", "verdicts.csv", "inequalities.csv", "potential.svg", "rates.svg", "complexity.svg"} <= names
     verdicts = list(csv.DictReader((out / "verdicts.csv").read_text().splitlines()))
     assert {row["holds"] for row in verdicts} == {"True"}
 

@@ -7,11 +7,10 @@ import sys
 import pytest
 
 from proxbi.experiments import theory
-from proxbi.experiments.theory import bounds, complexity, controls, rates
+from proxbi.experiments.theory import bounds, charts, complexity, controls, rates
 from proxbi.experiments.theory.problems import KAPPAS, KINDS
 from proxbi.experiments.theory.report import bounds_table
 from proxbi.experiments.theory.verdicts import verdicts
-from proxbi.plot import theory as plot
 from proxbi.report import Picture, Rows, write_page
 
 
@@ -140,14 +139,37 @@ def test_verdicts_change_with_the_rows(inequalities, dialled, beyond):
     assert not verdicts(tables | {"controls": [{"must fail": True, "fails": False, "as it must": False}]})[6]["holds"]
 
 
-def test_figures_have_labels_and_legends(dialled, beyond):
-    canvas = plot.rates(dialled[1], beyond[1])
-    assert len(canvas.axes) == 3
-    for axes in canvas.axes:
-        assert axes.get_xlabel()
-        assert axes.get_ylabel()
-        assert axes.get_legend() is not None
-    assert "theory −2" in canvas.axes[0].get_legend().get_texts()[1].get_text()
+def test_charts_have_labels_and_legends(dialled, beyond):
+    drawn = charts.rates(dialled[1], beyond[1])
+    assert len(drawn) == 3
+    for chart in drawn:
+        assert "outer step k" in chart
+        assert "H(x, y) − H*" in chart
+    assert "θ = 1/4: slope −" in drawn[0]
+    assert "theory −2)" in drawn[0]
+    assert "factor 0." in drawn[1]
+    assert "κ = 10, y* plugged in" in drawn[2]
+
+
+def test_the_potential_is_drawn_for_every_kappa_and_form():
+    rows = bounds.potentials((2.0, 10.0), 0, 200)
+    gaps, shares = charts.potential(rows)
+    assert gaps.count("<polyline") == shares.count("<polyline") == 4
+    assert "κ = 2" in gaps
+    assert "κ = 10" in gaps
+    assert gaps.count(' d1"') == 2, "those of the paper's constants are dashed"
+
+
+def test_work_is_drawn_beside_the_orders_of_the_theory():
+    rows = [
+        {"kappa": kappa, "lower loop": loop, "lower steps": kappa**2, "implied lower steps": kappa**4}
+        for kappa in (2.0, 20.0, 200.0)
+        for loop in ("accelerated", "plain")
+    ]
+    work, saved = charts.complexity(rows, [{"kappa": 2.0, "lower loop": "plain", "run": 20}])
+    assert work.count("<polyline") == 9
+    assert "plain, measured: κ³" in work
+    assert saved.count("<polyline") == 2
 
 
 def test_bad_kappas_are_refused():
@@ -173,7 +195,7 @@ def test_everything_at_once_in_the_full_range(tmp_path):
     assert sum(isinstance(block, Rows) for block in blocks) >= 8
     write_page(tmp_path / "theory.html", "Theory", "", blocks)
     page = (tmp_path / "theory.html").read_text()
-    assert page.count("<svg") == 3
+    assert page.count("<svg") == 7
     assert "superlinear convergence appears with an exact lower solve only" in page
     assert "nan" not in page.split("<svg")[0]
     assert not any(math.isnan(row["gap"]) for row in result.potentials)

@@ -6,7 +6,7 @@ python benchmarks/bench --here --gpu          # peers as they are installed wher
 python benchmarks/bench --only cold --against c198a2c
 
 Each contender is a process in an environment of its own (`workers/`); all of them take turns. A peer whose
-hypergradient is not the true one is listed with its error, and not timed. Writes bench.csv, bench.png, bench.html.
+hypergradient is not the true one is listed with its error, and not timed. Writes bench.csv, bench.svg, bench.html.
 """
 
 import argparse

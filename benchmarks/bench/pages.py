@@ -4,12 +4,11 @@ import csv
 from pathlib import Path
 from typing import Any
 
-import matplotlib
-import matplotlib.pyplot as plt
-
 from bench.environments import OURS
 from bench.parts import Row, exponent
-from proxbi.report import Picture, Rows, Text, write_page
+from proxbi.report import Curve, Picture, Rows, Text, lines, svg, write_page
+from proxbi.report.markup import Svg, number
+from proxbi.report.svg import Mark, intervals
 
 COLUMNS = ("part", "name", "what", "median", "low", "high", "unit", "rows", "size", "version", "note")
 MEANING = {
@@ -24,16 +23,16 @@ MEANING = {
 
 
 def write(rows: list[Row], folder: Path, lead: str) -> None:
-    """bench.csv, bench.png and bench.html."""
+    """bench.csv, bench.svg and bench.html."""
     folder.mkdir(parents=True, exist_ok=True)
     with (folder / "bench.csv").open("w", newline="") as file:
         writer = csv.DictWriter(file, COLUMNS, lineterminator="\n")
         writer.writeheader()
         writer.writerows(rows)
     blocks: list[Any] = []
-    if figure := drawn(rows):
-        figure.savefig(folder / "bench.png", dpi=120)
-        blocks.append(Picture("Times and growth", figure))
+    if charts := drawn(rows):
+        (folder / "bench.svg").write_text(svg.file(charts), encoding="utf-8")
+        blocks.append(Picture("Times, with quartiles, beside the measured floors; and how they grow", charts))
     for part, meaning in MEANING.items():
         own = [r for r in rows if r["part"] == part]
         used = [column for column in COLUMNS[1:] if any(r.get(column) not in (None, "") for r in own)]
@@ -41,46 +40,27 @@ def write(rows: list[Row], folder: Path, lead: str) -> None:
             blocks.append(Rows(meaning, [{column: r.get(column) for column in used} for r in own]))
     note = "Medians of rounds in which all contenders take turns, with quartiles; ratios are taken within a round."
     write_page(folder / "bench.html", "proxbi: benchmark", lead, [Text("", [note]), *blocks])
-    plt.close("all")
 
 
-def drawn(rows: list[Row]) -> Any:
-    """The contenders, with the floors as lines, and the growth, each size in units of its first; None without both."""
-    matplotlib.use("Agg")
-    panels = {
-        _contenders: [r for r in rows if r["part"] == "step" and r["what"] == "time"],
-        _growth: [r for r in rows if r["part"] == "growth" and "size" in r and r["unit"] == "ms"],
-    }
-    panels = {draw: own for draw, own in panels.items() if own}
-    if not panels:
-        return None
-    figure, axes = plt.subplots(1, len(panels), figsize=(5.5 * len(panels), 4), layout="constrained", squeeze=False)
-    for (draw, own), where in zip(panels.items(), axes[0], strict=True):
-        draw(where, own)
-    return figure
+def drawn(rows: list[Row]) -> list[Svg]:
+    """The contenders, with the measured floors among them, and the growth, each size in units of its first."""
+    timed = [r for r in rows if r["part"] == "step" and r["what"] == "time"]
+    grown = [r for r in rows if r["part"] == "growth" and "size" in r and r["unit"] == "ms"]
+    return [*([_contenders(timed)] if timed else []), *([_growth(grown)] if grown else [])]
 
 
-def _contenders(axes: Any, rows: list[Row]) -> None:
-    timed = sorted((r for r in rows if not r["name"].startswith("floor")), key=lambda r: -r["median"])
-    names = [r["name"] for r in timed]
-    colors = ["tab:blue" if name == OURS else "tab:gray" for name in names]
-    spread = [[r["median"] - r["low"] for r in timed], [r["high"] - r["median"] for r in timed]]
-    axes.barh(names, [r["median"] for r in timed], xerr=spread, color=colors)
-    for r, style in zip((r for r in rows if r["name"].startswith("floor")), ("--", ":"), strict=False):
-        axes.axvline(r["median"], color="tab:red", linestyle=style, label=r["name"])
-    axes.set_xscale("log")
-    axes.set_xlabel("ms for one outer step")
-    axes.set_title(f"{rows[0]['rows']:,} rows x 784 features, 10 classes")
-    axes.legend()
+def _contenders(rows: list[Row]) -> Svg:
+    fastest_first = sorted(rows, key=lambda r: r["median"])
+    marks = [Mark(r["name"], r["median"], r["low"], r["high"], strong=r["name"] == OURS) for r in fastest_first]
+    shape = f"{rows[0]['rows']:,} rows x 784 features, 10 classes"
+    return intervals(marks, f"ms for one outer step, {shape}", number, log=True)
 
 
-def _growth(axes: Any, rows: list[Row]) -> None:
+def _growth(rows: list[Row]) -> Svg:
+    curves = []
     for what in dict.fromkeys(r["what"] for r in rows):
         own = [r for r in rows if r["what"] == what]
         sizes, times = [r["size"] for r in own], [r["median"] for r in own]
         label = f"{what.replace('_', ' ')}: exponent {exponent(sizes, times):.2f}"
-        axes.loglog([s / sizes[0] for s in sizes], [t / times[0] for t in times], "o-", label=label)
-    axes.set_xlabel("size, over the smallest")
-    axes.set_ylabel("time, over the first")
-    axes.set_title("Growth")
-    axes.legend()
+        curves.append(Curve(label, [s / sizes[0] for s in sizes], [t / times[0] for t in times], dots=True))
+    return lines(curves, "size, over the smallest", "time, over the first", log=True, log_x=True, title="Growth")

@@ -235,7 +235,7 @@ def _without(words: list[str], options: tuple[str, ...]) -> list[str]:
 
 def _gate(rate: float, most: float) -> None:
     """Exit with a code of its own if too many labels are wrong, or if that is not known."""
-    from proxbi.cleaning.report.markup import percent
+    from proxbi.report.markup import percent
 
     if math.isnan(rate):
         typer.echo(f"proxbi: it is not known whether more than {percent(most)} of the labels are wrong.", err=True)
@@ -261,7 +261,7 @@ def show(console: Console, title: str, job: "Job | TableJob", outputs: "Outputs"
     """What was found, first in a sentence, the warnings, and where the files are."""
     from proxbi.cleaning.method.weightings import PLAIN
     from proxbi.cleaning.report import findings
-    from proxbi.cleaning.report.markup import percent
+    from proxbi.report.markup import percent
 
     cleaned, flagged, rows = job.cleaned, job.summary["flagged"], job.summary["rows"]
     console.print(job.summary["headline"], highlight=False, style="bold")

@@ -33,8 +33,8 @@ def theory(
     """
     from proxbi.checkpoint import require_writable
     from proxbi.experiments import theory as experiment
-    from proxbi.plot import theory as figures
-    from proxbi.report import write_page
+    from proxbi.experiments.theory.report import drawn
+    from proxbi.report import svg, write_page
 
     keep_programs()
     require_writable(out)
@@ -42,19 +42,13 @@ def theory(
         result = experiment.run(quick=quick, seed=seed, progress=tick)
     for name, rows in result.tables().items():
         write_csv(out / f"{name}.csv", rows)
-    drawn = {
-        "potential": figures.potential(result.potentials),
-        "rates": figures.rates(result.dial_series, result.beyond_series),
-        "complexity": figures.complexity(result.complexity, result.paper_runs),
-    }
-    for name, figure in drawn.items():
-        for kind in ("png", "svg"):
-            figure.savefig(out / f"{name}.{kind}", dpi=150)
+    for name, charts in drawn(result).items():
+        (out / f"{name}.svg").write_text(svg.file(charts), encoding="utf-8")
     command = f"proxbi verify theory{' --quick' if quick else ''} --seed {seed}"
     write_page(out / "report.html", "The paper's theorems, run", command, experiment.report_blocks(result))
 
     console = Console()
     print_table(console, "The paper's theorems, run", result.verdicts)
-    console.print(f"Written to {out}: report.html, potential, rates and complexity as PNG and SVG, CSV tables")
+    console.print(f"Written to {out}: report.html, potential.svg, rates.svg, complexity.svg, CSV tables")
     if not result.holds:
         raise typer.Exit(1)

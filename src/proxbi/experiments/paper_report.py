@@ -6,9 +6,10 @@ from itertools import groupby
 from statistics import mean, stdev
 from typing import Any
 
-from proxbi import plot
 from proxbi.experiments.protocols import CELLS, Cell
-from proxbi.report import Picture, Rows, Text
+from proxbi.plot.paper import COLUMNS, CURRENCIES, panel
+from proxbi.report import Curve, Picture, Rows, Text, lines
+from proxbi.report.markup import Svg
 from proxbi.report.page import Block
 
 _PRINTED = """
@@ -138,13 +139,35 @@ def blocks(protocol: str, dataset: str, table: list[dict[str, Any]], curves: lis
     ]
     shown += [
         Text("Figure 1", []),
-        Picture("Against the paper's measure of work: inner gradient steps k T.", plot.figure1(curves, "inner_steps")),
+        Picture("Against the paper's measure of work: inner gradient steps k T.", _figure1(curves, "inner_steps")),
         Picture(
             "All oracle calls counted: gradients, Hessian-vector products, cross products, proxes.",
-            plot.figure1(curves, "calls"),
+            _figure1(curves, "calls"),
         ),
     ]
     return shown
+
+
+def _figure1(rows: list[dict[str, Any]], currency: str) -> list[Svg]:
+    """A chart for each share of wrong labels and family of methods; several seeds are a mean with their range."""
+    charts = []
+    for p in sorted({row["p"] for row in rows}):
+        for prefix, kind in COLUMNS:
+            curves = [
+                Curve(
+                    each.label,
+                    each.work,
+                    each.values.mean(axis=0),
+                    each.place,
+                    each.place,
+                    band=(each.values.min(axis=0), each.values.max(axis=0)) if len(each.values) > 1 else None,
+                )
+                for each in panel([row for row in rows if row["p"] == p], prefix, kind, currency)
+            ]
+            title = f"{prefix}BiO-{kind}, p = {p:g}"
+            axes = CURRENCIES[currency], "upper objective"
+            charts += [lines(curves, *axes, log=True, log_x=True, title=title)] if curves else []
+    return charts
 
 
 def _by_cell(final: Iterable[dict[str, Any]]) -> list[tuple[Cell, list[dict[str, Any]]]]:

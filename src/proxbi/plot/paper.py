@@ -1,6 +1,6 @@
 """Figure 1 of the paper, in its layout: a row for each share of wrong labels, a column for each family of methods."""
 
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
 import numpy as np
 
@@ -47,14 +47,31 @@ def figure1(rows: Rows, currency: Literal["inner_steps", "calls"] = "inner_steps
     return canvas
 
 
-def _panel(axes: Any, rows: Rows, prefix: str, kind: str, currency: str) -> None:
-    for (momentum, gamma), (colour, line) in LOOK.items():
+class Series(NamedTuple):
+    """The runs of one method: the mean work and, for each seed, the objective, step by step."""
+
+    label: str
+    place: int
+    """The place of its look in `LOOK`."""
+    work: np.ndarray
+    values: np.ndarray
+
+
+def panel(rows: Rows, prefix: str, kind: str, currency: str) -> list[Series]:
+    """The curves of one panel of Figure 1."""
+    found = []
+    for place, (momentum, gamma) in enumerate(LOOK):
         method = f"{prefix}BiO-{kind}{'m' if momentum else ''}"
-        curves = _curves([row for row in rows if (row["method"], row["gamma"]) == (method, gamma)], currency)
-        if curves is None:
-            continue
-        work, values = curves
-        label = ("with momentum" if momentum else "plain") + ("" if gamma is None else f", γ = {gamma:g}")
+        own = [row for row in rows if (row["method"], row["gamma"]) == (method, gamma)]
+        if own:
+            label = ("with momentum" if momentum else "plain") + ("" if gamma is None else f", γ = {gamma:g}")
+            found.append(Series(label, place, *_curves(own, currency)))
+    return found
+
+
+def _panel(axes: Any, rows: Rows, prefix: str, kind: str, currency: str) -> None:
+    for label, place, work, values in panel(rows, prefix, kind, currency):
+        colour, line = list(LOOK.values())[place]
         axes.plot(work, values.mean(axis=0), color=colour, linestyle=line, linewidth=1.6, label=label)
         if len(values) > 1:
             axes.fill_between(work, values.min(axis=0), values.max(axis=0), color=colour, alpha=0.15, linewidth=0)
@@ -85,11 +102,8 @@ def _legend(column: Any) -> None:
         column[-1].legend(lines.values(), lines.keys(), frameon=False, fontsize=8, **place)
 
 
-def _curves(rows: Rows, currency: str) -> tuple[np.ndarray, np.ndarray] | None:
-    """The mean work and, for each seed, the objective, step by step."""
+def _curves(rows: Rows, currency: str) -> tuple[np.ndarray, np.ndarray]:
     seeds = {row["seed"] for row in rows}
-    if not seeds:
-        return None
     each = [sorted((row for row in rows if row["seed"] == seed), key=lambda row: row["step"]) for seed in seeds]
     work = np.mean([[row[currency] for row in one] for one in each], axis=0)
     return work, np.array([[row["figure"] for row in one] for one in each])

@@ -1,12 +1,10 @@
 """A page is a title and a list of blocks; the template beside this file lays them out."""
 
-import io
 from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import Any, NamedTuple
 
-if TYPE_CHECKING:
-    from matplotlib.figure import Figure
+from proxbi.report.markup import Svg
 
 
 class Text(NamedTuple):
@@ -25,18 +23,28 @@ class Rows(NamedTuple):
 
 
 class Picture(NamedTuple):
-    """A matplotlib figure, drawn into the page as SVG."""
+    """Charts side by side, as many as the page is wide enough for, as `lines` makes them."""
 
     caption: str
-    figure: "Figure"
+    charts: Sequence[Svg]
 
 
 Block = Text | Rows | Picture
 
 
 def write_page(path: Path, title: str, lead: str, blocks: Sequence[Block]) -> None:
-    """Write the page to `path`."""
-    shown = [{"kind": type(block).__name__, **block._asdict(), **_drawn(block)} for block in blocks]
+    """Write the page to `path`.
+
+    >>> from tempfile import TemporaryDirectory
+    >>> from proxbi.report import Curve, lines
+    >>> chart = lines([Curve("gap", [1, 10, 100], [1.0, 0.1, 0.01])], "step", "gap", log=True, log_x=True)
+    >>> with TemporaryDirectory() as folder:
+    ...     page = Path(folder, "page.html")
+    ...     write_page(page, "A run", "200 steps", [Text("Gap", ["It falls."]), Picture("Gap by step", [chart])])
+    ...     page.read_text(encoding="utf-8").count("<svg")
+    1
+    """
+    shown = [{"kind": type(block).__name__, **block._asdict()} for block in blocks]
     path.write_text(render("page.html", title=title, lead=lead, blocks=shown), encoding="utf-8")
 
 
@@ -53,18 +61,6 @@ def render(template: str, folder: str = "report", **values: Any) -> str:
     environment = jinja2.Environment(loader=loader, autoescape=True, undefined=jinja2.StrictUndefined, trim_blocks=True)
     environment.filters["cell"] = _cell
     return environment.get_template(template).render(**values)
-
-
-def _drawn(block: Block) -> dict[str, Any]:
-    """For a picture, its SVG; matplotlib escapes the text in it, so it goes into the page as it is."""
-    if not isinstance(block, Picture):
-        return {}
-    from markupsafe import Markup
-
-    buffer = io.StringIO()
-    block.figure.savefig(buffer, format="svg", metadata={"Date": None})
-    svg = buffer.getvalue()
-    return {"figure": Markup(svg[svg.index("<svg") :])}
 
 
 def _cell(value: Any, digits: int) -> str:

@@ -78,8 +78,8 @@ def clean_file(
         require_room(rows.source, outputs.rows)
     if outputs.mode == "relabel" and has_votes(rows.y):
         raise ValueError(
-            f"{rows.words.labels} are several labels a row, and mode relabel replaces one: the consensus is written to "
-            f"a column of its own, {OF_VOTES[0]!r}."
+            f"{rows.words.labels} has several labels per row, and mode relabel replaces one: the consensus is written "
+            f"to a column of its own, {OF_VOTES[0]!r}."
         )
     chances = None if pred_probs is None else read_probabilities(pred_probs, len(rows.y), rows.classes)
     digest = file_digest(rows.source.path)

@@ -210,7 +210,9 @@ def _label_columns(source: Source, label: str) -> list[str]:
 
 
 def _called(columns: list[str], source: str) -> str:
-    return f"Column{'s' if len(columns) > 1 else ''} {', '.join(map(repr, columns))} of {source}"
+    """The subject of a sentence, in the singular."""
+    kind = "Column" if len(columns) == 1 else "The table of columns"
+    return f"{kind} {', '.join(map(repr, columns))} of {source}"
 
 
 def _given(frame: "pd.DataFrame", columns: list[str], name: str, where: Where) -> "np.ndarray | pd.DataFrame":

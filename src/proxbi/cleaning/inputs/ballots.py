@@ -6,6 +6,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 from jaxtyping import Bool, Int
+from scipy.sparse import issparse
 
 from proxbi.cleaning.inputs.checks import Where, Words, plain, some
 from proxbi.cleaning.method.votes import Votes, by_votes_alone
@@ -27,6 +28,10 @@ class Ballots:
 
 def has_votes(y: Any) -> bool:
     """Whether `y` has two or more columns."""
+    if issparse(y):
+        raise ValueError(
+            "y must not be sparse, where no vote and class 0 are the same: give an array with NaN for no vote."
+        )
     shape = getattr(y, "shape", None) or np.shape(np.asarray(y, object))
     return len(shape) == 2 and shape[1] > 1
 

@@ -9,20 +9,31 @@ where the product is over those who voted. Without b this is the model of Dawid 
 
 **Shrinkage.** The full table of an annotator needs hundreds of votes. So there are hierarchical priors,
 
-    wrong votes of j:                        e_j       ~ Beta,       mean e, that of all annotators,
+    wrong votes of j:                        e_j       ~ Beta,       for all annotators the same,
     wrong votes of j for rows of class t:    e_j(t)    ~ Beta,       mean e_j c_t, where c_t is the difficulty of the
     class,
     which wrong one:                         C_j(t, .) ~ Dirichlet,  mean C(t, .), that of all annotators,
 
     pi_j(t, t) = 1 - e_j(t),     pi_j(t, g) = e_j(t) C_j(t, g).
 
-The strength of each prior, in votes, is the one under which the counts are most likely (empirical Bayes), for each
-annotator: annotators who are alike share one table, as do columns of votes from different people; an annotator who
+The strength of the last two priors, in votes, is the one under which the counts are most likely (empirical Bayes), for
+each annotator: annotators who are alike share one table, as do columns of votes from different people; an annotator who
 differs has another.
 
-**Rates with intervals.** With p_u(t) the posterior without the vote of j itself, c = p_u(v) for the vote v, and s the
-probability of v if it is wrong, the vote has the likelihood c (1 - e) + (1 - c) e s. The product over the votes of j
-and the Beta prior give the posterior of e, on a grid. It accounts for the uncertainty about the true classes.
+**Rates with intervals.** With p_u(t) the posterior without the vote of j itself, a = p_u(v) for the vote v, and
+w = sum over t != v of p_u(t) C_j(t, v), the vote has the likelihood
+
+    L(e) ~ (1 - d) (1 - e) + d e,     d = w / (a + w), the doubt about the vote.                                (doubt)
+
+The product over the votes of j is the likelihood of e_j. Mean and strength h of the Beta prior are not known: they are
+averaged over a grid, weighted by the evidence in the votes of the other annotators,
+
+    P(e_j | all votes) ~ L_j(e_j) sum_h P(e_j | h) P(h | votes of the others),                                  (rates)
+    P(h | votes of the others) ~ prod_(i != j) sum_e L_i(e) P(e | h).
+
+It accounts for the uncertainty about the true classes. The expected numbers of right and wrong votes do not: they are
+made with the present rates, and so differ less between annotators than the true numbers. Taken as if they had been
+counted, they make annotators with few votes look alike, all the more in each round.
 
 **Trusted rows** calibrate the posterior. People err on the same hard rows, and learners err there as well. The model
 assumes independent errors, so it is overconfident, and votes alone cannot reveal that. Rows of known class can. The
@@ -41,7 +52,7 @@ from typing import NamedTuple
 
 import numpy as np
 from jaxtyping import Bool, Float, Int
-from scipy.special import betaln, gammaln, logsumexp
+from scipy.special import betaln, gammaln, logsumexp, softmax
 
 from proxbi.cleaning.method.calibration import TINY, Calibration, calibrate
 from proxbi.cleaning.method.label_noise import estimate_confusion
@@ -53,7 +64,7 @@ FIRST_SHARE = 0.01
 """The initial weight of the other rows relative to trusted ones: most annotators may be wrong."""
 ROUNDS, SETTLED = 50, 1e-3
 """The maximal number of rounds of expectation maximisation, and the change of the posterior at which it stops."""
-STRENGTHS = np.geomspace(1, 1000, 13)
+STRENGTHS = np.geomspace(1, 10_000, 17)
 """Strengths of a prior, in votes, to choose from."""
 CLASS_VOTES = 5.0
 """The strength of the prior that all classes are equally hard, in wrong votes."""
@@ -61,8 +72,10 @@ LEAST, MOST = 1e-4, 0.98
 """The bounds of rates of wrong votes: no vote is a proof."""
 ROUNDING = 1e-12
 """Smaller gains are taken as 0."""
-GRID = (np.arange(1000) + 0.5) / 1000
-"""The rates at which the posterior of a rate is computed."""
+FINE, COARSE, MEANS = ((np.arange(points) + 0.5) / points for points in (1000, 100, 50))
+"""The rates at which the posterior of a rate is computed, for intervals and for means; and the means of its prior."""
+DOUBTS = (1 - np.cos(np.linspace(0, np.pi, 401))) / 2
+"""The doubts that are distinguished: densely near 0 and 1, where the likelihood changes most."""
 
 
 class Votes(NamedTuple):
@@ -92,8 +105,13 @@ class Annotators(NamedTuple):
     """pi_j(t, g)."""
     average: Float[np.ndarray, "classes classes"]
     """The table of all votes together."""
-    prior: tuple[float, float]
-    """The Beta prior of the rate of wrong votes of an annotator."""
+
+    @classmethod
+    def at_first(cls, annotators: int, classes: int) -> "Annotators":
+        """All alike, before anything is estimated."""
+        other = (1 - FIRST_RIGHT) / (classes - 1)
+        first = np.full((classes, classes), other) + (FIRST_RIGHT - other) * np.eye(classes)
+        return cls(np.tile(first, (annotators, 1, 1)), first)
 
 
 def log_likelihood(votes: Votes, annotators: Annotators) -> Float[np.ndarray, "rows classes"]:
@@ -112,19 +130,19 @@ def posterior(
 
 
 def estimate(
-    votes: Votes, shares: Float[np.ndarray, "rows classes"], repeats: Float[np.ndarray, " rows"]
+    votes: Votes,
+    shares: Float[np.ndarray, "rows classes"],
+    repeats: Float[np.ndarray, " rows"],
+    before: Annotators,
 ) -> Annotators:
-    """Estimate the annotators, given the class probabilities and the weight of each row."""
+    """Estimate the annotators, given the class probabilities, the weight of each row, and the annotators by which the
+    probabilities were computed.
+    """
     classes = shares.shape[1]
     counts = _counts(votes, shares * repeats[:, None], classes)
     total, right = counts.sum(axis=2), np.einsum("jtt->jt", counts)
     wrong = total - right
-    overall = (wrong.sum() + 1) / (total.sum() + 3)  # as if three votes more, one of them wrong
-    each = _of_rates(
-        wrong.sum(axis=1, keepdims=True), right.sum(axis=1, keepdims=True), np.full((len(counts), 1), overall)
-    )
-    strength = STRENGTHS[np.argmax(each.sum(axis=1))]
-    rate = (wrong.sum(axis=1) + strength * overall) / (total.sum(axis=1) + strength)
+    rate = _posterior_of_rates(votes, shares, before, repeats, COARSE) @ COARSE
     harder = (wrong.sum(axis=0) + CLASS_VOTES) / (rate @ total + CLASS_VOTES)
     mean = np.clip(np.outer(rate, harder), LEAST, MOST)
     by_class = _strongest(_of_rates(wrong, right, mean))[:, None]
@@ -133,7 +151,7 @@ def estimate(
     confusion = rates[:, :, None] * which
     confusion[:, np.arange(classes), np.arange(classes)] = 1 - rates
     share = total.sum(axis=1) / total.sum()
-    return Annotators(confusion, np.tensordot(share, confusion, 1), (strength * overall, strength * (1 - overall)))
+    return Annotators(confusion, np.tensordot(share, confusion, 1))
 
 
 def by_votes_alone(
@@ -152,14 +170,12 @@ def by_votes_alone(
     [0, 1, 0, 1, 0, 1]
     """
     count = np.ones(votes.rows) if repeats is None else repeats
-    other = (1 - FIRST_RIGHT) / (classes - 1)
-    first = np.full((classes, classes), other) + (FIRST_RIGHT - other) * np.eye(classes)
-    annotators = Annotators(np.tile(first, (votes.annotators, 1, 1)), first, (1.0, 1.0))
+    annotators = Annotators.at_first(votes.annotators, classes)
     belief = np.full((votes.rows, classes), 1 / classes)
     shares = settled(posterior(belief, votes, annotators), known)
     told = count if known is None or not np.any(known >= 0) else np.where(known >= 0, count, FIRST_SHARE * count)
     for done in range(ROUNDS):
-        annotators = estimate(votes, shares, count if done else told)
+        annotators = estimate(votes, shares, count if done else told, annotators)
         before, shares = shares, settled(posterior(belief, votes, annotators), known)
         if np.abs(shares - before).max() < SETTLED:
             break
@@ -243,35 +259,51 @@ def gain(
 
 def annotator_rates(votes: Votes, shares: Float[np.ndarray, "rows classes"], annotators: Annotators) -> list[Interval]:
     """The rate of wrong votes of each annotator with its 95 % interval; NaN for those without votes."""
+    found = _posterior_of_rates(votes, shares, annotators, np.ones(votes.rows), FINE)
+    number = np.bincount(votes.annotator, minlength=votes.annotators)
+    return [_interval(each) if n else Interval(np.nan, np.nan, np.nan) for each, n in zip(found, number, strict=True)]
+
+
+def _interval(mass: Float[np.ndarray, " grid"]) -> Interval:
+    ends = FINE + 0.5 / len(FINE)
+    low, high = np.interp([0.025, 0.975], np.append(0, np.cumsum(mass)), np.append(0, ends))
+    return Interval(float(mass @ FINE), float(low), float(high))
+
+
+def _posterior_of_rates(
+    votes: Votes,
+    shares: Float[np.ndarray, "rows classes"],
+    annotators: Annotators,
+    repeats: Float[np.ndarray, " rows"],
+    grid: Float[np.ndarray, " grid"],
+) -> Float[np.ndarray, "annotators grid"]:
+    """P(e_j | all votes) on a grid: see (rates)."""
+    place = np.rint((len(DOUBTS) - 1) / np.pi * np.arccos(1 - 2 * _doubts(votes, shares, annotators))).astype(int)
+    cell = votes.annotator * len(DOUBTS) + place
+    counts = np.bincount(cell, repeats[votes.row], votes.annotators * len(DOUBTS)).reshape(-1, len(DOUBTS))
+    log = counts @ np.log(np.outer(1 - DOUBTS, 1 - grid) + np.outer(DOUBTS, grid))
+    likelihood = np.exp(log - log.max(axis=1, keepdims=True))
+    wrong, right = (np.outer(STRENGTHS, part).reshape(-1, 1) for part in (MEANS, 1 - MEANS))
+    priors = softmax((wrong - 1) * np.log(grid) + (right - 1) * np.log1p(-grid), axis=1)
+    evidence = np.log(priors @ likelihood.T + TINY)
+    by_others = softmax(evidence.sum(axis=1, keepdims=True) - evidence, axis=0)
+    found = (by_others.T @ priors) * likelihood
+    return np.asarray(found / found.sum(axis=1, keepdims=True))
+
+
+def _doubts(
+    votes: Votes, shares: Float[np.ndarray, "rows classes"], annotators: Annotators
+) -> Float[np.ndarray, " votes"]:
+    """d of each vote."""
     own = _of_votes(votes, annotators)
-    others = shares[votes.row] / own  # the posterior without this vote
-    others /= others.sum(axis=1, keepdims=True)
+    others = shares[votes.row] / own  # the posterior without this vote, up to a factor
     each = np.arange(len(votes.given))
     agree = others[each, votes.given]
-    by_class = others * own
-    by_class[each, votes.given] = 0
     rates = 1 - np.einsum("jtt->jt", annotators.confusion)[votes.annotator]
-    # sum over t != v of p(t) C(t, v), which is (1 - c) s
-    wrong = np.sum(by_class / rates, axis=1)
-    order = np.argsort(votes.annotator, kind="stable")
-    ends = np.cumsum(np.bincount(votes.annotator, minlength=votes.annotators))
-    parts = np.split(order, ends[:-1])
-    return [_interval(agree[part], wrong[part], annotators.prior) for part in parts]
-
-
-def _interval(
-    agree: Float[np.ndarray, " votes"], wrong: Float[np.ndarray, " votes"], prior: tuple[float, float]
-) -> Interval:
-    if not len(agree):
-        return Interval(np.nan, np.nan, np.nan)
-    log = (prior[0] - 1) * np.log(GRID) + (prior[1] - 1) * np.log1p(-GRID)
-    for start in range(0, len(agree), len(GRID)):  # in blocks: the table of votes by rates may be large
-        some = slice(start, start + len(GRID))
-        log = log + np.log(np.outer(agree[some], 1 - GRID) + np.outer(wrong[some], GRID) + 1e-300).sum(axis=0)
-    mass = np.exp(log - log.max())
-    below = np.cumsum(mass) / mass.sum()
-    low, high = np.interp([0.025, 0.975], np.append(0, below), np.append(0, GRID + 0.5 / len(GRID)))
-    return Interval(float(mass @ GRID / mass.sum()), float(low), float(high))
+    wrong = others * own / rates  # p(t) C(t, v)
+    wrong[each, votes.given] = 0
+    differ = wrong.sum(axis=1)
+    return np.asarray(differ / (agree + differ))
 
 
 def _of_votes(votes: Votes, annotators: Annotators) -> Float[np.ndarray, "votes classes"]:

@@ -61,25 +61,27 @@ class Ballot(NamedTuple):
         known = np.where(table.trusted, table.labels, -1)[rows]
         return cls(Votes.of(table.votes[rows]), known, table.decided[rows], table.repeats[rows].astype(np.float64))
 
-    def by_votes_alone(self, classes: int) -> Float[np.ndarray, "rows classes"]:
-        """The first probabilities. Decided rows are read like all others for them: they were picked where votes go
-        wrong, and as a sample of what annotators do they would discredit all of them.
+    def by_votes_alone(self, classes: int) -> tuple[Float[np.ndarray, "rows classes"], Annotators]:
+        """The first probabilities and annotators. Decided rows are read like all others for them: they were picked
+        where votes go wrong, and as a sample of what annotators do they would discredit all of them.
         """
         fair = np.where(self.decided, -1, self.known)
-        shares, _ = ballots.by_votes_alone(self.votes, classes, fair, self.repeats)
-        return ballots.settled(shares, self.known)
+        shares, annotators = ballots.by_votes_alone(self.votes, classes, fair, self.repeats)
+        return ballots.settled(shares, self.known), annotators
 
     def posterior(self, belief: Float[np.ndarray, "rows classes"], annotators: Annotators) -> np.ndarray:
         """The posterior of the class of each row."""
         return ballots.settled(ballots.posterior(belief, self.votes, annotators), self.known)
 
-    def reading(self, scores: Scores, shares: Float[np.ndarray, "rows classes"], usual: Calibration) -> Reading:
-        """The posterior, from the class probabilities so far and the scores of learners."""
+    def reading(
+        self, scores: Scores, shares: Float[np.ndarray, "rows classes"], annotators: Annotators, usual: Calibration
+    ) -> Reading:
+        """The posterior, from the class probabilities and annotators so far and the scores of learners."""
         calibration = usual
         for _ in range(READINGS):
             targets = shares * self.repeats[:, None]
             calibration = calibrate(scores, targets, usual, VAGUE_SD, start=calibration)
-            annotators = ballots.estimate(self.votes, shares, self.repeats)
+            annotators = ballots.estimate(self.votes, shares, self.repeats, annotators)
             before, shares = shares, self.posterior(calibration.belief(scores), annotators)
             if np.abs(shares - before).max() < ballots.SETTLED:
                 break
@@ -105,13 +107,13 @@ def judge_votes(
     fit, seed = fitted.fit, int(draw.integers(2**31))
     weights = scoring.wanted_weights(wanted, table, fitted, settings) if wanted else np.ones(len(fit))
     ballot = Ballot.of(table, fit)
-    shares = ballot.by_votes_alone(table.classes)
+    shares, annotators = ballot.by_votes_alone(table.classes)
     readings = []
     for _ in range(ROUNDS):
         learned = _learn(table, fitted, weights, shares, seed)
         usual = Calibration.of([learners.KERNEL, *(each.usual for each in learned.others)], table.classes)
-        readings.append(ballot.reading(learned.scores, shares, usual))
-        shares = readings[-1].shares
+        readings.append(ballot.reading(learned.scores, shares, annotators, usual))
+        shares, _, annotators = readings[-1]
     found = readings[-1]
     plain = ballots.posterior(found.calibration.belief(learned.scores), ballot.votes, found.annotators)
     trust = Trust.of(plain, ballot.known, ballot.repeats)
@@ -184,7 +186,7 @@ def _drawn(
     for _ in range(DRAWS):
         belief = moved(found.calibration, root @ draw.standard_normal(len(root))).belief(scores)
         shares = ballot.posterior(belief, found.annotators)
-        yield ballot.posterior(belief, ballots.estimate(ballot.votes, shares, ballot.repeats))
+        yield ballot.posterior(belief, ballots.estimate(ballot.votes, shares, ballot.repeats, found.annotators))
 
 
 def _temperature(kernel: Float[np.ndarray, "fit classes"], found: Reading, ballot: Ballot) -> float:

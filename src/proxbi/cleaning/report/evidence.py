@@ -1,4 +1,5 @@
-"""Why a row is suspected, in words: the labels of the most similar rows, and the values that are unusual for its label.
+"""Why a row is suspected, in words: its votes if it has several, the labels of the most similar rows, and the values
+that are unusual for its label.
 
 The evidence of a value x of a numeric column for label s against g is ((x - m_g)^2 - (x - m_s)^2) / (2 d^2), the
 difference of two normal log-likelihoods: m are the means over the rows of each label that are probably right, and d^2
@@ -13,10 +14,12 @@ import numpy as np
 from jaxtyping import Bool, Float, Int
 
 from proxbi.cleaning.inputs.columns import Column, columns_of, numbers, texts
-from proxbi.cleaning.report.markup import number, percent, short
 from proxbi.cleaning.report.rows import Rows
+from proxbi.report.markup import number, percent, short
 
 NEIGHBOURS = 5
+NAMED = 5
+"""The maximal number of annotators to name who gave the same vote."""
 SPEAKING = 2
 """The maximal number of values to name; each must make the suggested label at least `TELLING` times as likely."""
 TELLING = 2.0
@@ -34,8 +37,30 @@ EXPECTED = 0.5
 
 def reasons(rows: Rows, chosen: Int[np.ndarray, " chosen"]) -> list[list[str]]:
     """The sentences for each chosen row; none if nothing is known about the rows except their labels."""
-    near, values = nearest_labels(rows, chosen), unusual_values(rows, chosen)
-    return [[*about, *more] for about, more in zip(near, values, strict=True)]
+    sources = votes_given(rows, chosen), nearest_labels(rows, chosen), unusual_values(rows, chosen)
+    return [[sentence for part in parts for sentence in part] for parts in zip(*sources, strict=True)]
+
+
+# --- Its votes --------------------------------------------------------------------------------------------------------
+
+
+def votes_given(rows: Rows, chosen: Int[np.ndarray, " chosen"]) -> list[list[str]]:
+    """The votes of each row, the most frequent first, and who gave them."""
+    if rows.votes is None:
+        return [[] for _ in chosen]
+    return [[_voted(rows, votes)] if np.any(votes >= 0) else ["It has no vote."] for votes in rows.votes[chosen]]
+
+
+def _voted(rows: Rows, votes: Int[np.ndarray, " annotators"]) -> str:
+    counts = Counter(votes[votes >= 0].tolist()).most_common()
+    said = [f"{n} × “{short(rows.labels[label], LETTERS)}” ({_who(rows, votes == label)})" for label, n in counts]
+    return f"Votes: {', '.join(said)}."
+
+
+def _who(rows: Rows, voted: Bool[np.ndarray, " annotators"]) -> str:
+    names = [short(rows.annotators[place], LETTERS) for place in np.flatnonzero(voted).tolist()]
+    more = len(names) - NAMED
+    return ", ".join(names[:NAMED]) + (f" and {more} more" if more > 0 else "")
 
 
 # --- The most similar rows --------------------------------------------------------------------------------------------

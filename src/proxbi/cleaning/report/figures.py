@@ -6,9 +6,9 @@ from typing import Any
 import numpy as np
 from jaxtyping import Bool, Int
 
-from proxbi.cleaning.report.markup import Svg, number, percent, short
-from proxbi.cleaning.report.svg import Curve, Mark, histogram, intervals, lines
 from proxbi.cleaning.result import Cleaned, NoiseShare, OuterStep, Removal
+from proxbi.report.markup import Svg, number, percent, short
+from proxbi.report.svg import Curve, Mark, histogram, intervals, lines
 
 MATRIX = 20  # the most classes whose matrix fits on a page
 PAIRS = 25  # cells listed in its place

@@ -3,8 +3,8 @@
 from math import isfinite
 
 from proxbi.cleaning.method.weightings import NOISY, PLAIN
-from proxbi.cleaning.report.markup import percent
 from proxbi.cleaning.result import Cleaned, Interval, NoiseShare, Overview, Score
+from proxbi.report.markup import percent
 
 NOT_KNOWN = "not known"
 NORMAL = 1.96

@@ -13,10 +13,10 @@ from proxbi.cleaning.inputs.features import Use
 from proxbi.cleaning.method.weightings import MEANINGS, PLAIN
 from proxbi.cleaning.report import figures, findings
 from proxbi.cleaning.report.evidence import contradicting_copies
-from proxbi.cleaning.report.markup import number, percent, script_data, short
 from proxbi.cleaning.report.review import COLUMNS, LETTERS, suspects, table, teaching
 from proxbi.cleaning.report.rows import Rows
 from proxbi.cleaning.result import Cleaned, Score
+from proxbi.report.markup import number, percent, script_data, short
 from proxbi.report.page import render
 
 if TYPE_CHECKING:
@@ -70,6 +70,7 @@ def write_report(
     images: np.ndarray | None = None,
     frame: "pd.DataFrame | None" = None,
     features: Float[np.ndarray, "rows columns"] | None = None,
+    votes: Int[np.ndarray, "rows annotators"] | None = None,
     annotators: Sequence[str] = (),
     uses: Sequence[Use] = (),
     places: Int[np.ndarray, " rows"] | None = None,
@@ -88,7 +89,8 @@ def write_report(
     - `images`: [n, height, width] or [n, height, width, 3], shown beside the suspects.
     - `frame`: columns to show beside the suspects (the first 8), and to say which values speak against a label.
     - `features`: rows as numbers, to say which are alike; `uses`: what became of each column.
-    - `annotators`: the names of those who voted, where rows have several votes.
+    - `votes`: where rows have several, the class of each vote, -1 where there is none; `annotators`: the names of those
+      who voted.
     - `places`: where these are some of the rows of a table: the number of each there, which decisions carry.
       `earlier`: what was decided of all rows of that table (row, id, decision, label), if `before` has less.
     - `steps`: what to do now. `title`: the head of the page; `run`: for its foot.
@@ -114,7 +116,21 @@ def write_report(
     names = [str(label) for label in labels]
     called = None if ids is None else list(ids)
     rows = Rows(
-        cleaned, names, given, called, groups, group_of, images, frame, id_name, features, before, places, earlier
+        cleaned,
+        names,
+        given,
+        called,
+        groups,
+        group_of,
+        images,
+        frame,
+        id_name,
+        features,
+        before,
+        places,
+        earlier,
+        votes,
+        annotators if votes is not None else (),
     )
     body = {
         "title": title,

@@ -60,6 +60,7 @@ def publish(
         images=_images(X, apart),
         frame=_frame(X, apart),
         features=_features(inputs, X, apart),
+        votes=inputs.votes,
         annotators=[str(name) for name in inputs.annotators],
         uses=[*inputs.encoder.uses, *unused],
         steps=steps,

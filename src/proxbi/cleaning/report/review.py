@@ -8,10 +8,10 @@ import numpy as np
 from jaxtyping import Int
 
 from proxbi.cleaning.report.evidence import reasons
-from proxbi.cleaning.report.markup import short
 from proxbi.cleaning.report.png import thumbnails
 from proxbi.cleaning.report.rows import Rows
 from proxbi.cleaning.result import Cleaned
+from proxbi.report.markup import short
 
 if TYPE_CHECKING:
     import pandas as pd

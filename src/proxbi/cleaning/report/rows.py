@@ -30,10 +30,12 @@ class Rows:
     before: Int[np.ndarray, " rows"] | None = None
     places: Int[np.ndarray, " rows"] | None = None
     earlier: Sequence[dict[str, Any]] | None = None
+    votes: Int[np.ndarray, "rows annotators"] | None = None
+    annotators: Sequence[str] = ()
 
     def __post_init__(self) -> None:
         n = len(self.cleaned.weight)
-        for name in ("given", "ids", "group_of", "images", "frame", "features", "before", "places"):
+        for name in ("given", "ids", "group_of", "images", "frame", "features", "before", "places", "votes"):
             value = getattr(self, name)
             if value is not None and len(value) != n:
                 raise ValueError(f"{name} must have one entry for each of the {n} rows, got {len(value)}.")
@@ -42,6 +44,8 @@ class Rows:
             raise ValueError("groups and group_of must be given together.")
         if self.groups is not None and self.group_of is not None:
             _check_codes("group_of", self.group_of, "groups", self.groups)
+        if self.votes is not None and self.votes.shape[1:] != (len(self.annotators),):
+            raise ValueError(f"annotators must name the {self.votes.shape[1]} columns of votes.")
         if self.images is not None and (self.images.ndim not in (3, 4) or self.images.shape[3:] not in ((), (3,))):
             raise ValueError(f"images must be [n, height, width] or [n, height, width, 3], got {self.images.shape}.")
 
