@@ -126,7 +126,19 @@ def _floats(column: Column) -> Float[np.ndarray, " rows"]:
         raise ValueError(f"Column {column.name!r} must have numbers only: {error}.") from error
 
 
-def texts(column: Column) -> tuple[np.ndarray, Bool[np.ndarray, " rows"]]:
-    """The values as text, and where they are missing."""
+def texts(column: Column, where: Where = by_index) -> tuple[np.ndarray, Bool[np.ndarray, " rows"]]:
+    """The values as text, and where they are missing; bytes that are not text are refused."""
     missing = column.values.isna().to_numpy()
-    return column.values.astype("str").to_numpy(dtype=object), missing
+    try:
+        return column.values.astype("str").to_numpy(dtype=object), missing
+    except UnicodeDecodeError as error:
+        row = next(row for row, value in enumerate(column.values) if not _is_text(value))
+        raise ValueError(f"Column {column.name!r} has bytes that are not text in {where(row)}.") from error
+
+
+def _is_text(value: Any) -> bool:
+    try:
+        str(value, "utf-8") if isinstance(value, bytes) else value
+    except UnicodeDecodeError:
+        return False
+    return True
