@@ -52,7 +52,8 @@ from proxbi.cleaning.large.parquet import (
     take,
     write_blocks,
 )
-from proxbi.cleaning.method.drawing import merged, with_apart
+from proxbi.cleaning.method.drawing import FIT, checked_number, merged, with_apart
+from proxbi.cleaning.method.memory import require_memory
 from proxbi.cleaning.method.summary import Figures
 from proxbi.cleaning.report.page import Run, Step
 from proxbi.cleaning.result import Overview
@@ -93,6 +94,7 @@ def clean_files(
     decisions: Path | None = None,
     mode: Mode = "weight",
     weights: Literal["auto", "free"] = "auto",
+    learn_from: int = FIT,
     seed: int = 0,
     engine: Literal["blocks", "dask"] = "blocks",
     scheduler: str | None = None,
@@ -108,21 +110,32 @@ def clean_files(
     - `given`: a folder, a pattern such as `data/*.parquet`, or a file.
     - `roles`: which column is what; one label a row.
     - `out`: the folder for the files, each with the name and the rows of one that was read.
-    - `to_summary`, `decisions`, `mode`, `weights`, `seed`, `command`, `steps`, `progress`: as in `clean_file`.
+    - `to_summary`, `decisions`, `mode`, `weights`, `learn_from`, `seed`, `command`, `steps`, `progress`: as in
+      `clean_file`.
     - `to_report`: a page with the figures of all rows, and with suspects and charts of the rows that were learned from;
       `show_rows`: whether it shows single rows.
     - `engine`: "blocks", one after another in this process; or "dask", on the cluster of `scheduler`, or on `workers`
       processes of this machine.
     """
     require_packages()
+    checked_number(learn_from)
     parts = find_parts(given)
     check(parts, given, roles, out, [to for to in (to_summary, to_report) if to is not None], decisions)
     say = progress or (lambda stage, share: None)
     with _alone(out), started("dask" if engine == "dask" else "here", scheduler, workers) as run:
         table = TableOf(parts, given, roles, decisions, digest_of_files(parts))
-        taught, shown, decided = _taught(run, table, weights, seed, say)
+        taught, shown, decided = _taught(run, table, weights, learn_from, seed, say)
         apart = None if roles.trusted_file is None else roles.trusted_file.stat()
-        asked = [__version__, seed, weights, mode, str(roles), table.digest, decisions and file_digest(decisions)]
+        asked = [
+            __version__,
+            seed,
+            weights,
+            learn_from,
+            mode,
+            str(roles),
+            table.digest,
+            decisions and file_digest(decisions),
+        ]
         digest = digest_of([*asked, None if apart is None else (apart.st_size, apart.st_mtime_ns)])
         work = Writing(
             taught.judging, list(shown.X.columns), roles, mode, out.absolute(), digest, decided, run=uuid4().hex
@@ -224,13 +237,14 @@ def _taught(
     run: Engine,
     table: TableOf,
     weights: Literal["auto", "free"],
+    learn_from: int,
     seed: int,
     say: Progress,
 ) -> tuple[Taught, "Shown", Decided | None]:
     """Draw a sample of the rows, take them, and learn from them; what these rows are; and what was decided."""
     say("looking at the labels", 0.0)
     named, total = None if table.decisions is None else rows_named(table.decisions), table.rows
-    looked = list(run(look, Looking(table.roles, seed, named), table.parts))
+    looked = list(run(look, Looking(table.roles, seed, learn_from, named), table.parts))
     about = subject(table, looked)
     decided = None if about is None or table.decisions is None else read_decisions(table.decisions, about)
     classes = [one.undecided for one in looked] + ([] if decided is None else [decided.labels])
@@ -238,17 +252,18 @@ def _taught(
         np.unique(np.concatenate(classes)),
         [str(name) for name in np.unique([name for one in looked for name in one.groups])],
     )
+    require_memory(min(learn_from, total), len(names.classes), table.columns)
     say("taking rows to learn from", LOOKED)
-    of_files = merged(seed, [one.drawn for one in looked])
-    places = with_apart(seed, of_files, total, 0)
+    of_files = merged(seed, learn_from, [one.drawn for one in looked])
+    places = with_apart(seed, learn_from, of_files, total, 0)
     rows = _sample(run, table, places)
     # Trusted rows given apart come after all others.
     apart = 0 if rows.y_val is None else len(rows.y_val)
-    final = with_apart(seed, of_files, total, apart)
+    final = with_apart(seed, learn_from, of_files, total, apart)
     kept, kept_apart = np.flatnonzero(np.isin(places, final)), final[final >= total] - total
     say("learning", TAKEN)
     ours = None if decided is None else decided.among(places)
-    inputs = prepare(**_arguments(rows, ours, kept, kept_apart), seed=seed, names=names)
+    inputs = prepare(**_arguments(rows, ours, kept, kept_apart), learn_from=learn_from, seed=seed, names=names)
     gold = np.zeros(0, np.int64) if rows.y_val is None else class_indices(rows.y_val, rows.words, names.classes)[1]
     taught = teach(
         inputs,
