@@ -6,6 +6,7 @@ state and reports why. A chunk whose steps are slow is cut into slices of about 
 limits act soon; where the cuts are changes no number.
 """
 
+import logging
 import sys
 import warnings
 from collections.abc import Sequence
@@ -30,9 +31,19 @@ from proxbi.callbacks import AnyCallback, Callback, Checkpoint, Progress, Run
 from proxbi.certificate import Bounds
 from proxbi.problem import Counts, Problem, in_blocks
 from proxbi.result import Result, Seconds, Snapshot, SolveError, SolveWarning, Status
+from proxbi.rows._host import FAILED, in_its_words
 from proxbi.solvers import BLOCK, AdaptiveProxBiO, OnBatches, Solver
 
 
+def _is_news(record: logging.LogRecord) -> bool:
+    """Whether JAX should log this error of a callback: not where `minimize` raises it in its own words."""
+    return not FAILED
+
+
+logging.getLogger("jax._src.callback").addFilter(_is_news)
+
+
+@in_its_words()
 def minimize(
     problem: Problem,
     x0: PyTree = None,

@@ -10,8 +10,9 @@ Sums of thousands of blocks in single precision lose digits. They are compensate
 lost so far,  t = a - e,  s' = s + t,  e' = (s' - s) - t.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import contextmanager
 from functools import partial
 from typing import Any, NamedTuple, TypeVar
 
@@ -33,15 +34,33 @@ MOST = 2**31 - 1
 """Rows: JAX counts in 32 bits by default."""
 
 
+FAILED: list[Exception] = []
+"""What a source raised when a compiled program asked it for rows: JAX makes another error of it."""
+
+
+@contextmanager
+def in_its_words() -> Iterator[None]:
+    """What a source raises, as it is, where JAX would wrap it in the traceback of a compiled program."""
+    FAILED.clear()
+    try:
+        yield
+    except Exception as error:
+        if not FAILED or error is FAILED[0]:
+            raise
+        raise FAILED[0] from None
+
+
 class Prefetched(RowSource):
     """Blocks of a source, of which the next one is read while one is used."""
 
     def __init__(self, source: RowSource, block: int | None = None):
         """`block` rows at most; by default as many as make `BYTES`."""
         self.source, self._count = source, len(source)
-        if self._count > MOST:
-            raise RowError(f"there are {self._count:,} rows, more than the {MOST:,} that 32 bits count.")
+        if not 0 < self._count <= MOST:
+            many = f"{self._count:,} rows, more than the {MOST:,} that 32 bits count"
+            raise RowError(f"there are {many if self._count else 'no rows'}.")
         first = source.block(0, 1)
+        _require_numbers(first)
         each = sum(np.asarray(leaf).nbytes for leaf in jax.tree.leaves(first))
         most = block or max(1, BYTES // max(1, each))
         self.blocks = -(-self._count // most)
@@ -51,6 +70,8 @@ class Prefetched(RowSource):
         )
         self._thread = ThreadPoolExecutor(max_workers=1, thread_name_prefix="proxbi-rows")
         self._ahead: dict[int, Future[PyTree]] = {}
+        self.classes: int | None = None
+        """As many as integers are known to be below."""
 
     def __len__(self) -> int:
         return self._count
@@ -68,14 +89,23 @@ class Prefetched(RowSource):
         """Block k; the next one is read meanwhile, after the last one the first: sums are taken again and again."""
         now = int(k)
         future = self._ahead.pop(now, None) or self._thread.submit(self._read, now)
-        found = future.result()
+        try:
+            found = future.result()
+        except Exception as error:
+            FAILED.append(error)
+            raise
         after = (now + 1) % self.blocks
         self._ahead = {after: self._ahead.get(after) or self._thread.submit(self._read, after)}
         return found
 
     def _read(self, k: int) -> PyTree:
         start = self.start(k)
-        return jax.tree.map(_narrowed, self.source.block(start, start + self.size), self.shapes)
+        rows = self.source.block(start, start + self.size)
+        for leaf, like in zip(jax.tree.leaves(rows), jax.tree.leaves(self.shapes), strict=True):
+            if np.shape(leaf) != like.shape:
+                stop = start + self.size
+                raise RowError(f"rows {start} to {stop - 1} must have the shape {like.shape}, got {np.shape(leaf)}.")
+        return jax.tree.map(_narrowed, rows, self.shapes)
 
     def start(self, k: Any) -> Any:
         """The first row of block k."""
@@ -85,6 +115,13 @@ class Prefetched(RowSource):
 def _known(dtype: Any) -> Any:
     """What JAX makes of this type: without its 64 bits, half of them."""
     return jax.dtypes.canonicalize_dtype(dtype)
+
+
+def _require_numbers(rows: PyTree) -> None:
+    for leaf in jax.tree.leaves(rows):
+        dtype = np.asarray(leaf).dtype
+        if dtype.kind not in "biuf" and not jnp.issubdtype(dtype, jnp.floating):  # as bfloat16 is
+            raise RowError(f"rows must be real numbers, got the type {dtype}.")
 
 
 def _narrowed(values: Any, like: jax.ShapeDtypeStruct) -> np.ndarray:
@@ -169,12 +206,16 @@ def require_usable(name: str, rows: HostRows, classes: int | None) -> None:
     """Refuse NaN, and integers outside of 0..classes-1 where rows have one each, by the numbers of the rows; all of
     them are read once.
     """
-    if bool(_usable(rows, classes)):
+    source = rows.source
+    with in_its_words():
+        usable = bool(_usable(rows, classes))
+    if usable:
+        source.classes = classes
         return
-    for k in range(rows.source.blocks):
-        start = rows.source.start(k)
-        stop = start + rows.source.size
-        checked_rows(name, rows.source.block(start, stop), np.arange(start, stop), classes)
+    for k in range(source.blocks):
+        start = source.start(k)
+        stop = start + source.size
+        checked_rows(name, source.block(start, stop), np.arange(start, stop), classes)
 
 
 @partial(jax.jit, static_argnums=1)
