@@ -647,6 +647,13 @@ def test_what_a_dask_data_frame_cannot_have_is_refused(folder: Path, more: dict[
         LabelCleaner().fit(frame[FEATURES], more.pop("y", frame["label"]), **more)
 
 
+def test_partitions_without_rows_are_no_rows(folder: Path) -> None:
+    frame = frame_of(folder)
+    none = frame[frame["a"] > 1e9]
+    with pytest.raises(ValueError, match=r"X has no rows\."):
+        LabelCleaner().fit(none[FEATURES], none["label"])
+
+
 @pytest.mark.slow
 def test_a_worker_that_dies_costs_its_block_and_not_the_run(folder: Path, tmp_path: Path) -> None:
     """Two worker processes, of which one is killed after the first file: the same files; and nothing is left to do."""

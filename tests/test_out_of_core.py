@@ -262,6 +262,8 @@ def test_functions_and_rows_that_cannot_be_streamed_are_named(name: str) -> None
 def test_an_x_of_another_length_than_the_rows_is_refused() -> None:
     with pytest.raises(ValueError, match=r"use the number of a row only as x\[batch\.index\]"):
         minimize(on_rows(MemmapRows), START | {"weight": X[:7]}, jnp.zeros_like(Y))
+    with pytest.raises(ValueError, match=f"No leaf of x0 has a first axis of {ROWS}, the number of rows"):
+        minimize(on_rows(MemmapRows), START | {"weight": np.append(X, 0.0)}, jnp.zeros_like(Y))
 
 
 # --- Parquet ----------------------------------------------------------------------------------------------------------

@@ -93,6 +93,8 @@ def clean_frame(
     indices = dask.compute(*(dask.delayed(_index)(part) for part in frame.to_delayed()))
     index, firsts = indices[0].append(list(indices[1:])), np.cumsum([0, *map(len, indices)])
     rows = len(index)
+    if rows == 0:
+        raise ValueError("X has no rows.")
     known = Labels.read(y, trusted, groups, rows)
     gold = np.zeros(0, np.int64) if y_val is None else class_indices(y_val, Words(), known.names.classes)[1]
     require_memory(min(learn_from, rows + len(gold)), len(known.names.classes), len(frame.columns))
