@@ -9,6 +9,10 @@ import pickle
 import re
 import shutil
 import signal
+import subprocess
+import sys
+import threading
+import time
 import warnings
 from collections.abc import Iterator
 from functools import partial
@@ -675,6 +679,43 @@ def test_a_worker_that_dies_costs_its_block_and_not_the_run(folder: Path, tmp_pa
         assert [path.stat().st_mtime_ns for path in sorted((tmp_path / "out").glob("*.parquet"))] == before
     assert killed
     require_same_figures(again, found)
+
+
+CLUSTER = """
+from distributed import LocalCluster
+if __name__ == "__main__":
+    with LocalCluster(n_workers=1, threads_per_worker=1, dashboard_address=None) as cluster:
+        print(cluster.scheduler_address, flush=True)
+        input()
+"""
+
+
+@pytest.mark.slow
+def test_a_scheduler_that_is_lost_and_a_piece_that_kills_workers_are_named(tmp_path: Path) -> None:
+    """In place of tracebacks of Dask."""
+    pytest.importorskip("distributed", reason="distributed is not installed: pip install 'proxbi[dask]'")
+    import dask
+
+    def deadly(held: int, block: str) -> None:
+        os._exit(held)
+
+    def endless(held: int, block: str) -> None:
+        time.sleep(held)
+
+    impatient = {"distributed.comm.timeouts.connect": "2s", "distributed.scheduler.allowed-failures": 0}
+    dies = pytest.raises(OSError, match="part-3 cannot be worked on: one worker after another died")
+    with dask.config.set(impatient), _engine.started("dask", workers=1) as run, dies:
+        list(run(deadly, 1, ["part-3"]))
+    (tmp_path / "cluster.py").write_text(CLUSTER)
+    pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "text": True}
+    cluster = subprocess.Popen([sys.executable, tmp_path / "cluster.py"], **pipes)
+    with cluster, dask.config.set(impatient):
+        assert cluster.stdout is not None
+        with _engine.started("dask", cluster.stdout.readline().strip()) as run:
+            results = run(endless, 60, ["part-1"])
+            threading.Timer(2, cluster.kill).start()
+            with pytest.raises(OSError, match="the Dask scheduler was lost: start it again"):
+                list(results)
 
 
 @pytest.mark.slow

@@ -96,7 +96,7 @@ def initialize(
             )
     except Exception as error:
         line = (str(error) or type(error).__name__).splitlines()[0]
-        raise RuntimeError(f"{_alone(launch)}: {line}") from error
+        raise ConnectionError(f"{_alone(launch)}: {line}") from error
     leave_early()
     return launch
 
@@ -115,7 +115,7 @@ def _require_free(port: int) -> None:
         with closing(socket.create_server(("", port), family=family, dualstack_ipv6=dual)):
             pass
     except OSError as error:
-        raise RuntimeError(
+        raise OSError(
             f"rank 0 cannot listen at port {port}: {os.strerror(error.errno or 0)}. Take another port, or end the "
             "process that has it, such as a rank 0 of an earlier run."
         ) from error
