@@ -27,7 +27,7 @@ def require_memory(rows: int, classes: int, columns: int) -> None:
     Traceback (most recent call last):
     MemoryError: learning from 1,000,000,000 rows takes about ... GiB of memory, and ... GiB are free: ...
     """
-    needed, free = needed_memory(rows, classes, columns), free_memory(jax.devices()[0], 1)
+    needed, free = needed_memory(rows, classes, columns), free_memory(jax.local_devices()[0], 1)
     if needed > free:
         raise MemoryError(
             f"learning from {rows:,} rows takes about {needed / GIB:,.1f} GiB of memory, and {free / GIB:,.1f} GiB are "
