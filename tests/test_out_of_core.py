@@ -365,6 +365,17 @@ def test_rows_that_are_no_numbers_are_refused(rows: Any, said: str) -> None:
         streamed_model(MemmapRows(rows), GOLD, ridge=0.1)
 
 
+def test_numbers_that_do_not_fit_are_refused() -> None:
+    """JAX would wrap integers around, and makes infinite numbers of large ones."""
+    large, long = Z.astype(float), T.astype(np.int64)
+    large[5, 1], long[9] = 1e300, 2**40
+    with jax.enable_x64(False):
+        with pytest.raises(RowError, match="rows have the integer 1,099,511,627,776, which int32 cannot hold"):
+            streamed_model(MemmapRows((Z.astype(np.float16), long)), GOLD, Squared(), ridge=0.1)
+        with pytest.raises(RowError, match=r"train\[0\] has NaN or infinite values in 1 row\(s\): 5"):
+            streamed_model(MemmapRows((large, T)), GOLD, ridge=0.1)
+
+
 def test_arrays_of_different_lengths_are_refused() -> None:
     with pytest.raises(RowError, match=f"all arrays must have as many rows, got {ROWS - 1} and {ROWS}"):
         MemmapRows((Z, T[:-1]))

@@ -88,17 +88,18 @@ class Prefetched(RowSource):
     def number(self, k: Any) -> PyTree:
         """Block k; the next one is read meanwhile, after the last one the first: sums are taken again and again."""
         now = int(k)
-        future = self._ahead.pop(now, None) or self._thread.submit(self._read, now)
+        future = self._ahead.pop(now, None) or self._thread.submit(self.read, now)
         try:
             found = future.result()
         except Exception as error:
             FAILED.append(error)
             raise
         after = (now + 1) % self.blocks
-        self._ahead = {after: self._ahead.get(after) or self._thread.submit(self._read, after)}
+        self._ahead = {after: self._ahead.get(after) or self._thread.submit(self.read, after)}
         return found
 
-    def _read(self, k: int) -> PyTree:
+    def read(self, k: int) -> PyTree:
+        """Block k, without the next one."""
         start = self.start(k)
         rows = self.source.block(start, start + self.size)
         for leaf, like in zip(jax.tree.leaves(rows), jax.tree.leaves(self.shapes), strict=True):
@@ -125,12 +126,15 @@ def _require_numbers(rows: PyTree) -> None:
 
 
 def _narrowed(values: Any, like: jax.ShapeDtypeStruct) -> np.ndarray:
-    """The values in a type that JAX knows; integers that are too large stay too large."""
+    """The values in a type that JAX knows. Integers that it cannot hold are refused; other numbers become infinite."""
     array = np.asarray(values)
     if array.dtype.kind in "iu" and array.dtype != like.dtype:
         ends = np.iinfo(like.dtype)
-        array = np.clip(array, ends.min, ends.max)
-    return array.astype(like.dtype, copy=False)
+        for value in (array.min(initial=0), array.max(initial=0)):
+            if not ends.min <= value <= ends.max:
+                raise RowError(f"rows have the integer {value:,}, which {like.dtype} cannot hold.")
+    with np.errstate(over="ignore"):
+        return array.astype(like.dtype, copy=False)
 
 
 class HostBlock(NamedTuple):
@@ -214,8 +218,7 @@ def require_usable(name: str, rows: HostRows, classes: int | None) -> None:
         return
     for k in range(source.blocks):
         start = source.start(k)
-        stop = start + source.size
-        checked_rows(name, source.block(start, stop), np.arange(start, stop), classes)
+        checked_rows(name, source.read(k), np.arange(start, start + source.size), classes)
 
 
 @partial(jax.jit, static_argnums=1)
