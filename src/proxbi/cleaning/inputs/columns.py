@@ -15,6 +15,10 @@ ISO_DATE = r"\d{4}-\d\d-\d\d(?:[T ]\d\d:\d\d(?::\d\d(?:\.\d+)?)?(?:Z|[+-]\d\d:?\
 """Dates that mean the same everywhere. Others stay text: 03/04/2024 is in March or in April."""
 
 
+LARGEST = float(np.finfo(np.float64).max) / 4
+"""Differences of two numbers up to it, and their sums, are finite."""
+
+
 class Column(NamedTuple):
     """One column as it came: `block` names the columns that may share a scale (None: a column of categories)."""
 
@@ -105,6 +109,10 @@ def numbers(column: Column, where: Where = by_index) -> Float[np.ndarray, " rows
     infinite = np.flatnonzero(np.isinf(values))
     if infinite.size:
         raise ValueError(f"Column {column.name!r} of the features is infinite in {where(infinite[0])}.")
+    huge = np.flatnonzero(np.abs(values) > LARGEST)
+    if huge.size:
+        row = huge[0]
+        raise ValueError(f"Column {column.name!r} of the features is too large in {where(row)}: {values[row]:g}.")
     return values
 
 
@@ -119,7 +127,9 @@ def _floats(column: Column) -> Float[np.ndarray, " rows"]:
         return values.dt.total_seconds().to_numpy(np.float64)
     instants = None if _is_number(values) else _instants(values)
     if instants is not None:
-        return ((instants - pd.Timestamp(0, tz="UTC")) / pd.Timedelta(seconds=1)).to_numpy(np.float64)
+        # In the unit that they come in: nanoseconds end in 2262, and 9999-12-31 stands for "never" in many tables.
+        moments = instants.dt.tz_convert(None).to_numpy()
+        return (moments - np.datetime64(0, np.datetime_data(moments.dtype)[0])) / np.timedelta64(1, "s")
     try:
         return pd.to_numeric(values).to_numpy(np.float64, na_value=np.nan)
     except (ValueError, TypeError) as error:
