@@ -31,13 +31,13 @@ from proxbi.callbacks import AnyCallback, Callback, Checkpoint, Progress, Run
 from proxbi.certificate import Bounds
 from proxbi.problem import Counts, Problem, in_blocks
 from proxbi.result import Result, Seconds, Snapshot, SolveError, SolveWarning, Status
-from proxbi.rows._host import FAILED, in_its_words
+from proxbi.rows._host import heard_of_it, in_its_words
 from proxbi.solvers import BLOCK, AdaptiveProxBiO, OnBatches, Solver
 
 
 def _is_news(record: logging.LogRecord) -> bool:
     """Whether JAX should log this error of a callback: not where `minimize` raises it in its own words."""
-    return not FAILED
+    return not heard_of_it()
 
 
 logging.getLogger("jax._src.callback").addFilter(_is_news)

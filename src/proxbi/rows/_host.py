@@ -34,20 +34,28 @@ MOST = 2**31 - 1
 """Rows: JAX counts in 32 bits by default."""
 
 
-FAILED: list[Exception] = []
-"""What a source raised when a compiled program asked it for rows: JAX makes another error of it."""
+_HEARD: list[list[Exception]] = []
+"""For each `in_its_words` that is entered, what sources raised when a compiled program asked them for rows."""
 
 
 @contextmanager
 def in_its_words() -> Iterator[None]:
     """What a source raises, as it is, where JAX would wrap it in the traceback of a compiled program."""
-    FAILED.clear()
+    heard: list[Exception] = []
+    _HEARD.append(heard)
     try:
         yield
     except Exception as error:
-        if not FAILED or error is FAILED[0]:
+        if not heard or error is heard[0]:
             raise
-        raise FAILED[0] from None
+        raise heard[0] from None
+    finally:
+        _HEARD[:] = [each for each in _HEARD if each is not heard]
+
+
+def heard_of_it() -> bool:
+    """Whether a source has failed, and `in_its_words` is about to say so."""
+    return any(_HEARD)
 
 
 class Prefetched(RowSource):
@@ -92,7 +100,8 @@ class Prefetched(RowSource):
         try:
             found = future.result()
         except Exception as error:
-            FAILED.append(error)
+            for heard in _HEARD:
+                heard.append(error)
             raise
         after = (now + 1) % self.blocks
         self._ahead = {after: self._ahead.get(after) or self._thread.submit(self.read, after)}

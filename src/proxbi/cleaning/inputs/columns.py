@@ -129,7 +129,8 @@ def _floats(column: Column) -> Float[np.ndarray, " rows"]:
     if instants is not None:
         # In the unit that they come in: nanoseconds end in 2262, and 9999-12-31 stands for "never" in many tables.
         moments = instants.dt.tz_convert(None).to_numpy()
-        return (moments - np.datetime64(0, np.datetime_data(moments.dtype)[0])) / np.timedelta64(1, "s")
+        epoch = np.zeros(1, moments.dtype)
+        return (moments - epoch) / np.timedelta64(1, "s")
     try:
         return pd.to_numeric(values).to_numpy(np.float64, na_value=np.nan)
     except (ValueError, TypeError) as error:
