@@ -43,7 +43,6 @@ def _is_news(record: logging.LogRecord) -> bool:
 logging.getLogger("jax._src.callback").addFilter(_is_news)
 
 
-@in_its_words()
 def minimize(
     problem: Problem,
     x0: PyTree = None,
@@ -117,7 +116,8 @@ def minimize(
     if polish:
         _require_polish(solver, streamed)
     problem = on_sample(problem, solver) if streamed else problem
-    problem, x0, y0, first = checked(problem, solver, x0, y0, anywhere=True)
+    with in_its_words():
+        problem, x0, y0, first = checked(problem, solver, x0, y0, anywhere=True)
     every = solver.reports_every if every is None else every
     _check.positive_int("every", every)
     if isinstance(solver, OnBatches):
@@ -134,7 +134,7 @@ def minimize(
         return _returned(_fetched(problem.place, loop.untouched(Status.INFEASIBLE_START)), throw)
 
     saves = any(isinstance(callback, Checkpoint) for callback in callbacks)
-    with problem.place.together(), ending(terminated=saves) as ended, ExitStack() as stack:
+    with in_its_words(), problem.place.together(), ending(terminated=saves) as ended, ExitStack() as stack:
         stack.callback(loop.close)
         _open_callbacks(callbacks, Run(described, solver, steps, snapshot.step), stack, loop)
         loop.compile()
