@@ -17,7 +17,7 @@ import numpy as np
 
 from proxbi import datasets
 from proxbi.cleaning import clean
-from proxbi.cleaning.method import drawing, learners
+from proxbi.cleaning.method import learners
 
 WRONG, TRUSTED = 0.2, 1000
 
@@ -49,8 +49,8 @@ def main() -> None:
     for size in given.sizes:
         start = time.perf_counter()
         # Without the forest, which tables of more than 30,000 rows do not have, so that only the sample differs.
-        with patch.object(drawing, "FIT", size), patch.object(learners, "TOO_MANY", 0):
-            found = clean(features, labels, classes, trusted=trusted, seed=given.seed).issue
+        with patch.object(learners, "TOO_MANY", 0):
+            found = clean(features, labels, classes, trusted=trusted, learn_from=size, seed=given.seed).issue
         precision, recall = (float(np.mean(a[b])) for a, b in ((wrong, found), (found, wrong & ~trusted)))
         told = {
             "table": given.table,

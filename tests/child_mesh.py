@@ -136,6 +136,20 @@ def batches(out: dict[str, Any], meshes: tuple[int, ...]) -> None:
         out[f"batches-{count}"] = np.asarray(proxbi.minimize(problem, *starts(), BATCHES, steps=20).x)
 
 
+def numbers(mesh: Any = None) -> dict[str, np.ndarray]:
+    """50 steps of ProxBiO in double precision, the same again, in single precision, and the default solver."""
+
+    def on(problem: Problem) -> Problem:
+        return problem if mesh is None else proxbi.shard(problem, mesh)
+
+    found = {}
+    for name, dtype in (("double", jnp.float64), ("again", jnp.float64), ("single", jnp.float32)):
+        found[name] = proxbi.minimize(on(linear(dtype=dtype)), *starts(dtype=dtype), FIXED, steps=50).x
+    result = proxbi.minimize(on(linear(h=Box(-3.0, 3.0))), *starts(), DEFAULT, rtol=1e-6)
+    found |= {"default": result.x, "objective": result.objective, "status": result.status.name}
+    return {name: np.asarray(value) for name, value in found.items()}
+
+
 def quick(said: dict[str, Any], out: dict[str, Any]) -> None:
     jax.config.update("jax_enable_x64", True)
     fixed(said, out, "linear", (0, 2, 4))

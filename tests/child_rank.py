@@ -7,14 +7,15 @@ from pathlib import Path
 from typing import Any
 
 import jax
+import numpy as np
 
 import proxbi
 from proxbi import Checkpoint, Record
-from proxbi.distributed import initialize
+from proxbi.distributed import initialize, row_mesh
 
 LAUNCH = initialize()
 
-from child_mesh import FIXED, linear, starts  # noqa: E402  # makes JAX arrays: these must come after `initialize`
+from child_mesh import FIXED, linear, numbers, starts  # noqa: E402  # makes JAX arrays: these must come after `initialize`
 
 ENDLESS = 10**8
 
@@ -60,6 +61,9 @@ def ended(problem: proxbi.Problem, out: Path, steps: int) -> proxbi.Result:
 def main(folder: str, what: str = "all", steps: str = str(ENDLESS)) -> None:
     out, rank = Path(folder), LAUNCH.process_id
     jax.config.update("jax_enable_x64", True)
+    if what == "numbers":
+        np.savez(out / f"numbers-{rank}.npz", **numbers(row_mesh()))
+        return
     problem = proxbi.shard(linear())
     if what == "resume":
         write(out / f"x-{rank}.bin", ended(problem, out, int(steps)))

@@ -28,6 +28,7 @@ def clean(
     votes=None,
     before=None,
     weights="auto",
+    learn_from=30_000,
     seed=0,
     progress=None,
 ):

@@ -127,11 +127,12 @@ def test_numbers_spoiled_by_a_word_are_noticed():
 
 
 def test_constant_columns_are_left_out_with_a_warning():
-    frame = table().assign(country="CH", year=2020, empty=np.nan)
+    frame = table().assign(country="CH", year=2020, empty=np.nan, nothing=pd.Series([None] * 200, dtype=object))
     encoder = Encoder().fit(frame)
     assert encoder.width == Encoder().fit(table()).width
     said = " ".join(encoder.warnings)
     assert all(name in said for name in ("'country'", "'year'", "'empty'"))
+    assert "Column 'nothing' is constant and not used." in encoder.warnings
     with pytest.raises(ValueError, match="constant"):
         Encoder().fit(frame[["country", "year"]])
 
@@ -256,10 +257,35 @@ def test_columns_that_cannot_be_features_are_named(values, said):
         encoded(pd.DataFrame({"v": values, "a": [1.0, 2.0]}))
 
 
-def test_numbers_too_long_to_be_told_apart_are_not_called_constant():
-    long = pd.Series([10**24 + i for i in range(20)], dtype=object)
+@pytest.mark.parametrize(("first", "dtype"), [(10**24, object), (2**63, np.uint64), (-(2**60), "Int64")])
+def test_numbers_too_long_to_be_told_apart_are_not_called_constant(first, dtype):
+    long = pd.Series([first + i for i in range(20)], dtype=dtype)
     encoder = Encoder().fit(pd.DataFrame({"key": long, "a": np.arange(20.0)}))
     assert encoder.warnings == ["Column 'key' is not used: its numbers are alike in their first 16 digits, as ids are."]
+
+
+@pytest.mark.parametrize("kind", ["date", "datetime64[s]", "datetime64[us]", "str"])
+def test_dates_that_nanoseconds_do_not_reach_are_dates(kind):
+    """9999-12-31 stands for "never" in many tables."""
+    days = np.array(["2020-01-01", "2021-01-01", "2022-01-01", "9999-12-31", "NaT", "0001-01-01"], "datetime64[D]")
+    given = days.astype(object) if kind == "date" else days.astype(kind)
+    column = pd.Series(np.where(np.isnat(days), None, given) if kind in ("date", "str") else given)
+    encoder = Encoder().fit(pd.DataFrame({"until": column}))
+    value, missing = encoder.transform(pd.DataFrame({"until": column})).T
+    assert missing.tolist() == [0, 0, 0, 0, 1, 0]
+    assert np.array_equal(np.argsort(np.delete(value, 4)), [4, 0, 1, 2, 3])
+    assert encoder.uses[0].kind == "number"
+
+
+def test_numbers_too_large_for_differences_are_named():
+    with pytest.raises(ValueError, match=r"Column 'a' of the features is too large in row 0 .*: 1e\+308\."):
+        encoded(pd.DataFrame({"a": [1e308, -1e308] * 4, "b": np.arange(8.0)}))
+
+
+def test_bytes_that_are_not_text_are_named():
+    frame = pd.DataFrame({"a": np.arange(4.0), "raw": [b"x", None, b"\x00\xff", b"x"]})
+    with pytest.raises(ValueError, match=r"Column 'raw' has bytes that are not text in row 2 \(the first is 0\)\."):
+        Encoder().fit(frame)
 
 
 # === What is checked before the work ==================================================================================

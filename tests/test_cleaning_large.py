@@ -9,8 +9,13 @@ import pickle
 import re
 import shutil
 import signal
+import subprocess
+import sys
+import threading
+import time
 import warnings
 from collections.abc import Iterator
+from functools import partial
 from itertools import pairwise
 from pathlib import Path
 from types import SimpleNamespace
@@ -30,15 +35,21 @@ import proxbi.cleaning.method.clean
 from proxbi import _engine
 from proxbi._lock import Lock
 from proxbi.cleaning import LabelCleaner
+from proxbi.cleaning.files import job as in_one_process
 from proxbi.cleaning.files.decisions import Decided, Subject, write_decisions
-from proxbi.cleaning.files.job import Outputs, clean_file
+from proxbi.cleaning.files.job import Outputs
 from proxbi.cleaning.files.tables import ADDED, GIVEN, Roles
+from proxbi.cleaning.large import job as in_many_blocks
 from proxbi.cleaning.large import parquet
-from proxbi.cleaning.large.job import JUDGING, clean_files
-from proxbi.cleaning.method import drawing
+from proxbi.cleaning.large.job import JUDGING
+from proxbi.cleaning.method import clean as method
+from proxbi.cleaning.method import drawing, memory
 
 ROWS, FIT, CLASSES = 1400, 300, 3
 ROLES = Roles("label", "gold", group="who", id="id")
+# Few rows are many.
+clean_file = partial(in_one_process.clean_file, learn_from=FIT)
+clean_files = partial(in_many_blocks.clean_files, learn_from=FIT)
 CUTS = (0, 500, 500, 800, 1100, ROWS)  # one of the files has no rows
 
 
@@ -71,8 +82,8 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.fixture(autouse=True, scope="module")
-def _few_rows_are_many() -> Iterator[None]:
-    """And what the same sample teaches is learned once: it takes seconds each time."""
+def _what_is_learned_is_kept() -> Iterator[None]:
+    """What the same sample teaches is learned once: it takes seconds each time. Batches are small."""
     known: dict[bytes, Any] = {}
 
     def learn(sample: Any, weights: str, seed: int, progress: Any = None) -> Any:
@@ -82,7 +93,6 @@ def _few_rows_are_many() -> Iterator[None]:
 
     method = SimpleNamespace(learn=proxbi.cleaning.method.clean.learn)
     with (
-        patch.object(drawing, "FIT", FIT),
         patch.object(parquet, "BATCH", 256),
         patch("proxbi.cleaning.method.clean.learn", learn),
         patch("proxbi.cleaning.large.learn.learn", learn),
@@ -128,32 +138,29 @@ def in_blocks(folder: Path, in_memory: dict[str, Any]) -> dict[str, Any]:
 
 @given(st.lists(st.integers(0, 400), max_size=5), st.integers(0, 2**31), st.integers(0, 2**32 - 1))
 def test_the_same_rows_are_drawn_however_the_table_is_cut(cuts: list[int], seed: int, kind: int) -> None:
-    with patch.object(drawing, "FIT", 50):
-        trusted = np.random.default_rng(kind).random(400) < 0.3
-        ends = [0, *sorted(cuts), 400]
-        parts = [drawing.drawn(seed, trusted[a:b], first=a) for a, b in pairwise(ends)]
-        found = drawing.merged(seed, parts[::-1])
-        assert found.rows.tolist() == drawing.learned_from(seed, trusted).tolist()
-        assert len(found.noisy) == 50
-        assert len(found.gold) == 25
-        assert trusted[found.gold].all()
-        assert not trusted[found.noisy].any()
+    trusted = np.random.default_rng(kind).random(400) < 0.3
+    ends = [0, *sorted(cuts), 400]
+    parts = [drawing.drawn(seed, 50, trusted[a:b], first=a) for a, b in pairwise(ends)]
+    found = drawing.merged(seed, 50, parts[::-1])
+    assert found.rows.tolist() == drawing.learned_from(seed, 50, trusted).tolist()
+    assert len(found.noisy) == 50
+    assert len(found.gold) == 25
+    assert trusted[found.gold].all()
+    assert not trusted[found.noisy].any()
 
 
 def test_every_row_is_drawn_as_often_as_any_other() -> None:
     """Each of 200 rows in half of 2,000 samples: 1,000 times, with a standard deviation of 22."""
-    with patch.object(drawing, "FIT", 100):
-        none = np.zeros(200, bool)
-        counts = np.bincount(np.concatenate([drawing.learned_from(seed, none) for seed in range(2000)]))
+    none = np.zeros(200, bool)
+    counts = np.bincount(np.concatenate([drawing.learned_from(seed, 100, none) for seed in range(2000)]))
     assert np.abs(counts - 1000).max() < 100
     assert abs(np.corrcoef(counts, np.arange(200))[0, 1]) < 0.25
 
 
 def test_rows_without_weight_are_not_drawn_and_a_small_table_is_taken_whole() -> None:
     counted = np.arange(1000) % 2 == 0
-    with patch.object(drawing, "FIT", 100):
-        assert (drawing.learned_from(0, np.zeros(1000, bool), counted) % 2 == 0).all()
-        assert drawing.learned_from(0, np.zeros(100, bool), counted[:100]).tolist() == list(range(100))
+    assert (drawing.learned_from(0, 100, np.zeros(1000, bool), counted) % 2 == 0).all()
+    assert drawing.learned_from(0, 100, np.zeros(100, bool), counted[:100]).tolist() == list(range(100))
 
 
 # --- the same as in one process ---------------------------------------------------------------------------------------
@@ -224,6 +231,52 @@ def test_a_large_file_is_done_by_row_groups(folder: Path, in_blocks: dict[str, A
     require_same(joined(out), pd.read_parquet(folder / "cleaned.parquet"))
     for summary in (found, again):
         require_same_figures(summary, in_blocks)
+
+
+def test_more_rows_may_be_learned_from(folder: Path, in_blocks: dict[str, Any], tmp_path: Path) -> None:
+    """All of them, in both ways; files of a run that learned from fewer are written again."""
+    out = tmp_path / "out"
+    shutil.copytree(folder / "out", out)
+    one = clean_file(folder / "whole.parquet", ROLES, Outputs(tmp_path / "one.parquet"), learn_from=ROWS).summary
+    found = clean_files(folder / "data", ROLES, out, learn_from=ROWS).summary
+    assert found["settings"]["rows fitted"] == one["settings"]["rows fitted"] == ROWS
+    require_same_figures(found, one)
+    require_same(joined(out), pd.read_parquet(tmp_path / "one.parquet"))
+
+
+@pytest.mark.parametrize("learn_from", [1.5, True, "300"])
+def test_the_number_of_rows_to_learn_from_is_a_number(learn_from: Any, folder: Path, tmp_path: Path) -> None:
+    X, y = np.arange(10.0)[:, None], np.arange(10) % 2
+    frame = pd.DataFrame(X)
+    attempts = [
+        lambda: method.clean(X, y, 2, learn_from=learn_from),
+        lambda: LabelCleaner(learn_from=learn_from).fit(frame, y),
+        lambda: clean_file(folder / "whole.parquet", ROLES, Outputs(tmp_path / "o.csv"), learn_from=learn_from),
+        lambda: clean_files(folder / "data", ROLES, tmp_path / "out", learn_from=learn_from),
+    ]
+    for attempt in attempts:
+        with pytest.raises(TypeError, match="learn_from must be an integer"):
+            attempt()
+
+
+def test_learning_without_room_is_refused_before_rows_are_taken(folder: Path, tmp_path: Path) -> None:
+    whole = pd.read_parquet(folder / "whole.parquet")
+    X, y = whole[["b", "c", "d"]], whole["label"]
+
+    def stages(stage: str, share: float) -> None:
+        assert stage == "looking at the labels"
+
+    attempts = [
+        lambda: clean_file(folder / "whole.parquet", ROLES, Outputs(tmp_path / "o.csv")),
+        lambda: clean_files(folder / "data", ROLES, tmp_path / "out", progress=stages),
+        lambda: LabelCleaner(learn_from=FIT).fit(X, y),
+        lambda: LabelCleaner(learn_from=FIT).fit(frame_of(folder)[["b", "c", "d"]], y),
+    ]
+    said = r"learning from 300 rows takes about 0\.0 GiB of memory, and 0\.0 GiB are free: about 7. would fit\."
+    for attempt in attempts:
+        with patch.object(memory, "free_memory", lambda device, sharing: 1e6), pytest.raises(MemoryError, match=said):
+            attempt()
+    assert list(tmp_path.iterdir()) == []
 
 
 def test_another_request_does_everything_again(folder: Path, in_blocks: dict[str, Any], tmp_path: Path) -> None:
@@ -364,7 +417,7 @@ def test_trusted_rows_may_be_in_a_file_of_their_own(folder: Path, tmp_path: Path
 
 
 def test_the_command_takes_a_pattern(folder: Path, in_blocks: dict[str, Any], tmp_path: Path) -> None:
-    options = ["--label", "label", "--trusted-col", "gold", "--group", "who", "--id", "id"]
+    options = ["--label", "label", "--trusted-col", "gold", "--group", "who", "--id", "id", "--learn-from", FIT]
     to = ["--out", tmp_path / "out", "--json", tmp_path / "s.json", "--report", tmp_path / "r.html"]
     ran = run_command("data/*.parquet", *options, *to, cwd=folder)
     assert ran.code == 0, ran.err
@@ -405,6 +458,8 @@ def refused(folder: Path, *options: object) -> str:
             "--scheduler and --workers are for --engine dask",
         ),
         (["data/*.parquet", "--out", "o", "--group", "whom"], "has no column 'whom'"),
+        (["data/*.parquet", "--out", "o", "--learn-from", "99"], "learn_from must be at least 100, got 99."),
+        (["whole.parquet", "--out", "o.csv", "--learn-from", "-1"], "learn_from must be at least 100, got -1."),
         (["whole.parquet", "--out", "o", "--engine", "blocks", "--label", "a,b"], "votes are read together"),
     ],
 )
@@ -570,7 +625,8 @@ def test_an_estimator_takes_a_dask_data_frame(folder: Path, in_memory: dict[str,
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
         one, two = (
-            LabelCleaner().fit(t[FEATURES], t["label"], trusted=t["gold"], groups=t["who"]) for t in (whole, frame)
+            LabelCleaner(learn_from=FIT).fit(t[FEATURES], t["label"], trusted=t["gold"], groups=t["who"])
+            for t in (whole, frame)
         )
     assert np.array_equal(one.is_issue_, two.is_issue_)
     assert np.array_equal(one.suggested_label_, two.suggested_label_)
@@ -595,6 +651,13 @@ def test_what_a_dask_data_frame_cannot_have_is_refused(folder: Path, more: dict[
         LabelCleaner().fit(frame[FEATURES], more.pop("y", frame["label"]), **more)
 
 
+def test_partitions_without_rows_are_no_rows(folder: Path) -> None:
+    frame = frame_of(folder)
+    none = frame[frame["a"] > 1e9]
+    with pytest.raises(ValueError, match=r"X has no rows\."):
+        LabelCleaner().fit(none[FEATURES], none["label"])
+
+
 @pytest.mark.slow
 def test_a_worker_that_dies_costs_its_block_and_not_the_run(folder: Path, tmp_path: Path) -> None:
     """Two worker processes, of which one is killed after the first file: the same files; and nothing is left to do."""
@@ -616,6 +679,43 @@ def test_a_worker_that_dies_costs_its_block_and_not_the_run(folder: Path, tmp_pa
         assert [path.stat().st_mtime_ns for path in sorted((tmp_path / "out").glob("*.parquet"))] == before
     assert killed
     require_same_figures(again, found)
+
+
+CLUSTER = """
+from distributed import LocalCluster
+if __name__ == "__main__":
+    with LocalCluster(n_workers=1, threads_per_worker=1, dashboard_address=None) as cluster:
+        print(cluster.scheduler_address, flush=True)
+        input()
+"""
+
+
+@pytest.mark.slow
+def test_a_scheduler_that_is_lost_and_a_piece_that_kills_workers_are_named(tmp_path: Path) -> None:
+    """In place of tracebacks of Dask."""
+    pytest.importorskip("distributed", reason="distributed is not installed: pip install 'proxbi[dask]'")
+    import dask
+
+    def deadly(held: int, block: str) -> None:
+        os._exit(held)
+
+    def endless(held: int, block: str) -> None:
+        time.sleep(held)
+
+    impatient = {"distributed.comm.timeouts.connect": "2s", "distributed.scheduler.allowed-failures": 0}
+    dies = pytest.raises(OSError, match="part-3 cannot be worked on: one worker after another died")
+    with dask.config.set(impatient), _engine.started("dask", workers=1) as run, dies:
+        list(run(deadly, 1, ["part-3"]))
+    (tmp_path / "cluster.py").write_text(CLUSTER)
+    pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "text": True}
+    cluster = subprocess.Popen([sys.executable, tmp_path / "cluster.py"], **pipes)
+    with cluster, dask.config.set(impatient):
+        assert cluster.stdout is not None
+        with _engine.started("dask", cluster.stdout.readline().strip()) as run:
+            results = run(endless, 60, ["part-1"])
+            threading.Timer(2, cluster.kill).start()
+            with pytest.raises(OSError, match="the Dask scheduler was lost: start it again"):
+                list(results)
 
 
 @pytest.mark.slow

@@ -619,7 +619,6 @@ def test_without_trusted_rows_it_works_and_warns() -> None:
 
 
 def test_rows_that_are_not_fitted_are_judged_too(cleaned, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("proxbi.cleaning.method.drawing.FIT", 300)
     monkeypatch.setattr("proxbi.cleaning.method.scoring.BLOCK", 128)
     asked = []
 
@@ -628,7 +627,7 @@ def test_rows_that_are_not_fitted_are_judged_too(cleaned, monkeypatch: pytest.Mo
         return kernel.choose_landmarks(features, count, draw)
 
     monkeypatch.setattr("proxbi.cleaning.method.scoring.choose_landmarks", spy)
-    result = clean(Spoiled.features, Spoiled.labels, CLASSES, trusted=Spoiled.trusted)
+    result = clean(Spoiled.features, Spoiled.labels, CLASSES, trusted=Spoiled.trusted, learn_from=300)
     assert asked == [scoring.FEWER]  # each row that is not fitted costs a kernel value for each landmark
     assert result.settings["rows fitted"] == 300
     assert f1(result.issue, Spoiled.wrong) > 0.85
@@ -748,8 +747,7 @@ def test_the_final_model_takes_more_rows_than_fit_into_a_block(monkeypatch: pyte
     monkeypatch.setattr("proxbi.cleaning.estimator.models.BLOCK", 64)
     assert_allclose(KernelModel().fit(features, labels, 3).predict_proba(features), whole, rtol=1e-8)
     monkeypatch.setattr("proxbi.cleaning.estimator.models.LANDMARKS", 50)
-    monkeypatch.setattr("proxbi.cleaning.estimator.models.FIT", 150)
-    few = KernelModel().fit(features, labels, 3).predict_proba(features)
+    few = KernelModel(learn_from=150).fit(features, labels, 3).predict_proba(features)
     assert np.mean(few.argmax(axis=1) == whole.argmax(axis=1)) > 0.95
     assert_allclose(few.sum(axis=1), 1)
 

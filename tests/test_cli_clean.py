@@ -27,6 +27,7 @@ from tests.test_demo import PROXBI, proxbi
 from proxbi import cli
 from proxbi.cleaning.files.tables import ADDED, GIVEN
 from proxbi.cli import main
+from proxbi.distributed import RankLostError
 
 ROWS, TRUSTED, WRONG = 700, 150, 110
 
@@ -513,6 +514,12 @@ def test_the_report_calls_rows_as_a_spreadsheet_does(tmp_path):
         page,
         re.DOTALL,
     )
+
+
+def test_a_process_of_the_run_that_was_lost_is_a_sentence_and_not_a_traceback() -> None:
+    lost = RankLostError("rank 0 of 2 lost another process of this run.")
+    with patch("proxbi.cli.app", side_effect=lost):
+        assert cli._run() == (75, "rank 0 of 2 lost another process of this run.")
 
 
 def test_a_package_that_is_not_installed_is_named() -> None:

@@ -17,7 +17,7 @@ from hypothesis import given, settings
 from jax.experimental.sparse import BCOO
 from jax.extend.core import jaxprs_in_params
 
-from proxbi import Box, Problem, _compile, paper_solver, run
+from proxbi import Box, Problem, _compile, minimize, paper_solver, run
 from proxbi.cleaning import hyper_cleaning
 from proxbi.datasets import Labelled
 from proxbi.glm import Linear, LinearModel, Logistic, Loss, Softmax, design, linear_model
@@ -409,6 +409,24 @@ Z, T = np.ones((3, 2)), np.array([0, 1, 1])
 def test_bad_arguments_are_named(arguments: Any, options: Any, message: str) -> None:
     with pytest.raises((ValueError, TypeError), match=message):
         linear_model(*arguments, **options)
+
+
+@pytest.mark.parametrize("y0", [jnp.zeros((2, 2)), Linear(jnp.zeros((2, 2)), jnp.zeros(2))], ids=["W", "W, b"])
+@pytest.mark.parametrize("wrong", ["train", "held_out"])
+def test_classes_that_y_does_not_have_are_named(y0: Any, wrong: str) -> None:
+    """They would count as no class at all, without a word."""
+    parts = {"train": (Z, T), "held_out": (Z, T)} | {wrong: (Z, np.array([0, 2, 1]))}
+    problem = linear_model(**parts, loss="softmax", weights=jax.nn.sigmoid, ridge=0.1)
+    with pytest.raises(ValueError, match=rf"{wrong}: targets must be classes 0\.\.1, as y0 has 2 rows, got 2 in row 1"):
+        minimize(problem, jnp.zeros(3), y0)
+
+
+def test_targets_that_jax_would_wrap_around_are_refused() -> None:
+    with (
+        jax.enable_x64(False),
+        pytest.raises(ValueError, match="train: targets must be at most 2,147,483,647, got 4,29"),
+    ):
+        linear_model((Z, np.array([0, 2**32, 1])), (Z, T), "softmax")
 
 
 def test_softmax_is_stable_for_scores_of_any_size() -> None:

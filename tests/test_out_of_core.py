@@ -262,6 +262,8 @@ def test_functions_and_rows_that_cannot_be_streamed_are_named(name: str) -> None
 def test_an_x_of_another_length_than_the_rows_is_refused() -> None:
     with pytest.raises(ValueError, match=r"use the number of a row only as x\[batch\.index\]"):
         minimize(on_rows(MemmapRows), START | {"weight": X[:7]}, jnp.zeros_like(Y))
+    with pytest.raises(ValueError, match=f"No leaf of x0 has a first axis of {ROWS}, the number of rows"):
+        minimize(on_rows(MemmapRows), START | {"weight": np.append(X, 0.0)}, jnp.zeros_like(Y))
 
 
 # --- Parquet ----------------------------------------------------------------------------------------------------------
@@ -329,6 +331,17 @@ def test_parquet_files_that_differ_or_are_damaged_are_named(tmp_path: Path) -> N
         rows.block(0, 9)
 
 
+def test_a_parquet_file_that_is_replaced_is_noticed(tmp_path: Path) -> None:
+    """By one of as many rows too, of which a run would have used some from each."""
+    path = tmp_path / "1.parquet"
+    table = pa.table([np.arange(9.0), np.ones(9, np.uint8)], ("a", "t"))
+    pq.write_table(table, path)
+    rows = ParquetRows(path, "t")
+    pq.write_table(table.set_column(0, "a", pa.array(np.arange(9.0) + 1)), path)
+    with pytest.raises(RowError, match=r"1\.parquet has changed since it was opened: open it again\."):
+        rows.block(0, 9)
+
+
 def flip(path: Path, place: int) -> None:
     """One bit of a file."""
     content = bytearray(path.read_bytes())
@@ -337,6 +350,84 @@ def flip(path: Path, place: int) -> None:
 
 
 # --- what is refused --------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("rows", "said"),
+    [
+        ((Z[:0], T[:0]), "there are no rows"),
+        ((Z.astype(object), T), "rows must be real numbers, got the type object"),
+        ((Z + 1j, T), "rows must be real numbers, got the type complex128"),
+    ],
+)
+def test_rows_that_are_no_numbers_are_refused(rows: Any, said: str) -> None:
+    with pytest.raises(RowError, match=said):
+        streamed_model(MemmapRows(rows), GOLD, ridge=0.1)
+
+
+def test_numbers_that_do_not_fit_are_refused() -> None:
+    """JAX would wrap integers around, and makes infinite numbers of large ones."""
+    large, long = Z.astype(float), T.astype(np.int64)
+    large[5, 1], long[9] = 1e300, 2**40
+    with jax.enable_x64(False):
+        with pytest.raises(RowError, match="rows have the integer 1,099,511,627,776, which int32 cannot hold"):
+            streamed_model(MemmapRows((Z.astype(np.float16), long)), GOLD, Squared(), ridge=0.1)
+        with pytest.raises(RowError, match=r"train\[0\] has NaN or infinite values in 1 row\(s\): 5"):
+            streamed_model(MemmapRows((large, T)), GOLD, ridge=0.1)
+
+
+def test_arrays_of_different_lengths_are_refused() -> None:
+    with pytest.raises(RowError, match=f"all arrays must have as many rows, got {ROWS - 1} and {ROWS}"):
+        MemmapRows((Z, T[:-1]))
+
+
+FIXED = ProxBiO(AID(GradientDescent(0.02, steps=2), CG(2)), step_size=5.0)
+
+
+class Broken(MemmapRows):
+    """A disk that fails after some blocks, or a block that is too short."""
+
+    def __init__(self, blocks: int, error: Exception | None):
+        super().__init__((Z, T))
+        self.left, self.error = blocks, error
+
+    def block(self, start: int, stop: int) -> Any:
+        self.left -= 1
+        if self.left > 0:
+            return super().block(start, stop)
+        if self.error is not None:
+            raise self.error
+        return super().block(start, stop - 1)
+
+
+@pytest.mark.parametrize("blocks", [5, 60])
+@pytest.mark.parametrize("error", [OSError(5, "Input/output error"), None], ids=["disk", "short"])
+def test_what_fails_while_rows_are_read_is_said_as_it_is(
+    blocks: int, error: Exception | None, caplog: pytest.LogCaptureFixture
+) -> None:
+    """When the problem is made, and in the middle of a run: not with a traceback of a compiled program."""
+    said = "Input/output error" if error else r"must have the shape \(\d+, \d+\), got"
+
+    def run() -> None:
+        problem = streamed_model(Broken(blocks, error), GOLD, ridge=0.1, block=25)
+        minimize(problem, jnp.zeros(ROWS), jnp.zeros((CLASSES, FEATURES)), FIXED, steps=5)
+
+    with pytest.raises((OSError, RowError), match=said) as caught:
+        run()
+    assert "Traceback" not in str(caught.value)
+    assert not caplog.records
+
+
+@pytest.mark.parametrize("label", [CLASSES, 2**40])
+def test_classes_that_y_does_not_have_are_named(label: int) -> None:
+    """They would count as no class at all."""
+    start = jnp.zeros(ROWS), jnp.zeros((CLASSES, FEATURES))
+    gold = GOLD[0], np.where(np.arange(len(GOLD[1])) == 2, CLASSES, GOLD[1])
+    odd = np.where(np.arange(ROWS) == 7, label, T.astype(np.int64))
+    with pytest.raises(ValueError, match=r"train\[1\] has values outside of 0\.\.\d+ in 1 row\(s\): 7"):
+        minimize(streamed_model(MemmapRows((Z, odd)), GOLD, ridge=0.1), *start, FIXED)
+    with pytest.raises(ValueError, match=rf"held_out: targets must be classes 0\.\.{CLASSES - 1}, .* in row 2"):
+        minimize(streamed_model(MemmapRows((Z, T)), gold, ridge=0.1), *start, FIXED)
 
 
 def test_rows_that_cannot_be_used_are_named() -> None:

@@ -95,6 +95,28 @@ def test_two_processes_are_one_run(tmp_path: Path) -> None:
     assert resumed.steps == step + 10
 
 
+@pytest.fixture(scope="module")
+def alone() -> dict[str, np.ndarray]:
+    """The numbers of one process without a mesh."""
+    return child_mesh.numbers()
+
+
+@pytest.mark.hours
+@pytest.mark.parametrize("count", [1, 2, 4])
+def test_the_numbers_are_those_of_one_process(count: int, alone: dict[str, np.ndarray], tmp_path: Path) -> None:
+    with ranks(count, str(tmp_path), "numbers") as processes:  # each compiles the default solver, on the same cores
+        assert [process.wait(timeout=count * PATIENCE) for process in processes] == [0] * count
+    for rank in range(count):
+        with np.load(tmp_path / f"numbers-{rank}.npz") as found:
+            assert found["again"].tobytes() == found["double"].tobytes()
+            for name, error in (("double", 1e-12), ("single", 1e-6)):
+                np.testing.assert_allclose(found[name], alone[name], rtol=0, atol=error * np.abs(alone[name]).max())
+                np.testing.assert_array_equal(found[name] == 0, alone[name] == 0)
+            assert found["status"] == "CONVERGED"
+            assert found["objective"] == pytest.approx(float(alone["objective"]), rel=1e-8)
+            np.testing.assert_allclose(found["default"], alone["default"], atol=1e-6)
+
+
 @pytest.mark.hours
 @pytest.mark.parametrize(("count", "variables"), [(4, "jax"), (2, "slurm"), (3, "mpirun")])
 def test_launchers(count: int, variables: str, tmp_path: Path) -> None:
@@ -117,6 +139,35 @@ def test_mpirun(tmp_path: Path) -> None:
     subprocess.run(command, check=True, timeout=PATIENCE, env=environment, cwd=CHILD.parent)
     assert (tmp_path / "x-0.bin").read_bytes() == (tmp_path / "x-1.bin").read_bytes()
     assert [path.name for path in tmp_path.glob("record-*")] == ["record-0.csv"]
+
+
+@pytest.mark.parametrize("rank", [0, 1])
+def test_a_rank_that_waits_in_vain_ends_with_a_sentence(rank: int) -> None:
+    """Where JAX alone would abort, with a stack trace."""
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        address = f"127.0.0.1:{probe.getsockname()[1]}"
+    done = joining(address, rank)
+    assert done.returncode == 1
+    assert done.stderr.startswith(f"rank {rank} of 2 could not join the others at {address} within 2 s: see that all")
+    assert done.stderr.count("\n") == 1
+
+
+def test_a_port_that_is_taken_is_refused() -> None:
+    """Where JAX alone would crash."""
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        done = joining(f"127.0.0.1:{taken.getsockname()[1]}", 0)
+    assert done.returncode == 1
+    assert "OSError: rank 0 cannot listen at port" in done.stderr
+    assert "Address already in use. Take another port" in done.stderr
+
+
+def joining(address: str, rank: int) -> subprocess.CompletedProcess[str]:
+    """A process that waits two seconds for another."""
+    program = f"from proxbi.distributed import initialize; initialize({address!r}, 2, {rank}, timeout=2)"
+    environment = os.environ | {"JAX_PLATFORMS": "cpu"}
+    command = [sys.executable, "-c", program]
+    return subprocess.run(command, env=environment, capture_output=True, text=True, timeout=PATIENCE, check=False)
 
 
 @pytest.mark.hours

@@ -9,6 +9,7 @@ whole or not at all.
 import pickle
 import warnings
 from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import CancelledError
 from contextlib import contextmanager
 from importlib.util import find_spec
 from typing import Any, Literal, Protocol, TypeVar
@@ -69,6 +70,7 @@ def on(client: Any) -> Engine:
 
     def run(work: Callable[[H, B], R], held: H, blocks: Sequence[B]) -> Iterator[R]:
         from distributed import KilledWorker
+        from distributed.comm import CommClosedError
 
         # As a result of a task, and not as scattered data: it is made again where the worker that has it dies.
         with warnings.catch_warnings():
@@ -78,14 +80,18 @@ def on(client: Any) -> Engine:
         try:
             for block, future in zip(blocks, futures, strict=True):
                 try:
-                    yield future.result()
+                    found = future.result()
                 except KilledWorker as error:
-                    raise RuntimeError(
+                    raise OSError(
                         f"{block} cannot be worked on: one worker after another died while it did, most likely for "
                         "want of memory. Give workers more of it, or start fewer of them on each machine."
                     ) from error
+                except (CancelledError, CommClosedError) as error:
+                    raise OSError("the Dask scheduler was lost: start it again, and then give this again.") from error
+                yield found
         finally:
-            client.cancel(futures)
+            if client.status == "running":
+                client.cancel(futures)
 
     return run
 

@@ -6,6 +6,7 @@ state and reports why. A chunk whose steps are slow is cut into slices of about 
 limits act soon; where the cuts are changes no number.
 """
 
+import logging
 import sys
 import warnings
 from collections.abc import Sequence
@@ -30,7 +31,16 @@ from proxbi.callbacks import AnyCallback, Callback, Checkpoint, Progress, Run
 from proxbi.certificate import Bounds
 from proxbi.problem import Counts, Problem, in_blocks
 from proxbi.result import Result, Seconds, Snapshot, SolveError, SolveWarning, Status
+from proxbi.rows._host import heard_of_it, in_its_words
 from proxbi.solvers import BLOCK, AdaptiveProxBiO, OnBatches, Solver
+
+
+def _is_news(record: logging.LogRecord) -> bool:
+    """Whether JAX should log this error of a callback: not where `minimize` raises it in its own words."""
+    return not heard_of_it()
+
+
+logging.getLogger("jax._src.callback").addFilter(_is_news)
 
 
 def minimize(
@@ -106,7 +116,8 @@ def minimize(
     if polish:
         _require_polish(solver, streamed)
     problem = on_sample(problem, solver) if streamed else problem
-    problem, x0, y0, first = checked(problem, solver, x0, y0, anywhere=True)
+    with in_its_words():
+        problem, x0, y0, first = checked(problem, solver, x0, y0, anywhere=True)
     every = solver.reports_every if every is None else every
     _check.positive_int("every", every)
     if isinstance(solver, OnBatches):
@@ -123,7 +134,7 @@ def minimize(
         return _returned(_fetched(problem.place, loop.untouched(Status.INFEASIBLE_START)), throw)
 
     saves = any(isinstance(callback, Checkpoint) for callback in callbacks)
-    with problem.place.together(), ending(terminated=saves) as ended, ExitStack() as stack:
+    with in_its_words(), problem.place.together(), ending(terminated=saves) as ended, ExitStack() as stack:
         stack.callback(loop.close)
         _open_callbacks(callbacks, Run(described, solver, steps, snapshot.step), stack, loop)
         loop.compile()

@@ -42,6 +42,7 @@ def checked(
         lambda p: p.data, problem, _check.data_tree("data", problem.data), is_leaf=lambda d: d is None
     )
     require_objectives(problem, x0, y0)
+    problem.check_start(x0, y0)
     _require_lower_regularizer(problem, x0, y0)
     _require_use(problem, x0, y0)
     _require_derivatives(problem, x0, y0)

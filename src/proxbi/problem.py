@@ -122,6 +122,9 @@ class Problem(eqx.Module):
         """The data that lower is called with."""
         return self.data.level("lower") if isinstance(self.data, Rows) else self.data
 
+    def check_start(self, x: PyTree, y: PyTree) -> None:
+        """Raise an error for data that do not fit this start. Solvers' drivers call it before anything is compiled."""
+
     def row_numbers(self) -> tuple[int, int]:
         """The number of rows of upper and of lower; 0 if data are not `Rows`."""
         return (len(self.upper_data), len(self.lower_data)) if isinstance(self.data, Rows) else (0, 0)

@@ -45,6 +45,7 @@ def clean_inputs(
             groups=inputs.groups,
             sample_weight=inputs.weight,
             weights=weights,
+            learn_from=inputs.learn_from,
             seed=seed,
             progress=progress,
             pred_probs=inputs.pred_probs,

@@ -58,11 +58,16 @@ def _sentence(error: Exception) -> str:
 
 
 def _code(error: Exception) -> int:
-    """1 if a run failed, 2 if its arguments or files are wrong; any other error is a bug, and is raised."""
+    """1 if a run failed, 2 if its arguments or files are wrong, 75 if another process of it was lost; any other error
+    is a bug, and is raised.
+    """
     if isinstance(error, ValueError | OSError | ImportError | MemoryError):
         return 2
-    from proxbi.result import SolveError  # here, as it loads JAX
+    from proxbi.distributed._ranks import AGAIN, RankLostError  # here, as it loads JAX
+    from proxbi.result import SolveError
 
+    if isinstance(error, RankLostError):
+        return AGAIN
     if isinstance(error, SolveError):
         return 1
     raise error

@@ -114,6 +114,13 @@ _Workers = Annotated[
     int | None,
     typer.Option(min=1, help="Number of worker processes --engine dask starts here; by default one for each core."),
 ]
+_LearnFrom = Annotated[
+    int | None,
+    typer.Option(
+        help="The maximal number of rows to learn from, 30,000 by default; all rows are judged. More rows find more "
+        "wrong labels, and take time and memory in proportion.",
+    ),
+]
 _Seed = Annotated[int, typer.Option(min=0, help="The same seed gives the same result.")]
 
 
@@ -136,6 +143,7 @@ def clean(
     suspects: _Suspects = None,
     json_: _Json = None,
     fail_if_noise_above: _FailAbove = None,
+    learn_from: _LearnFrom = None,
     seed: _Seed = 0,
     engine: _EngineOption = _Engine.auto,
     scheduler: _Scheduler = None,
@@ -161,6 +169,7 @@ def clean(
     outputs = Outputs(out, report, json_, suspects, mode.value, not no_rows)
     roles = Roles(label, trusted_col, trusted, group, id_, dropped)
     common: dict[str, Any] = {"weights": weights.value, "seed": seed, "command": given_command()}
+    common |= {} if learn_from is None else {"learn_from": learn_from}
     chosen = engine if engine is not _Engine.auto else _Engine.blocks if is_many(data) else _Engine.memory
     if (scheduler is not None or workers is not None) and chosen is not _Engine.dask:
         raise ValueError("--scheduler and --workers are for --engine dask.")

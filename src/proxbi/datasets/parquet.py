@@ -23,6 +23,8 @@ class _Group(NamedTuple):
     first: int
     """Its first row, among those of all files."""
     rows: int
+    mark: tuple[int, int]
+    """Of its file, when that was opened."""
 
 
 class ParquetRows(RowSource):
@@ -106,12 +108,21 @@ class ParquetRows(RowSource):
             raise RowError(
                 f"{group.path} had {group.rows} rows in row group {group.number}, and has {table.num_rows} now."
             )
+        if _mark(group.path) != group.mark:
+            raise RowError(f"{group.path} has changed since it was opened: open it again.")
         columns = [_numbers(group.path, name, table.column(name)) for name in self.features]
         dtype = np.result_type(*columns) if self.dtype is None else np.dtype(self.dtype)
         made = np.empty((group.rows, len(columns)), dtype)
         for place, values in enumerate(columns):
             made[:, place] = values
         return made, _numbers(group.path, self.target, table.column(self.target))
+
+
+def _mark(path: str) -> tuple[int, int]:
+    """What changes when a file does: its size and the time of its last change."""
+    with _said_of(path):
+        found = Path(path).stat()
+    return found.st_size, found.st_mtime_ns
 
 
 def _files(path: str) -> list[str]:
@@ -146,13 +157,14 @@ def _groups(files: list[str], used: list[str] | None) -> tuple[list[_Group], lis
     first = 0
     schema: Any = None
     for path in files:
+        mark = _mark(path)
         with _said_of(path), pq.ParquetFile(path) as file:
             footer, own = file.metadata, file.schema_arrow
         schema = own if schema is None else schema
         _require_alike(files[0], schema, path, own, used)
         for number in range(footer.num_row_groups):
             rows = footer.row_group(number).num_rows
-            groups += [_Group(path, number, first, rows)] if rows else []
+            groups += [_Group(path, number, first, rows, mark)] if rows else []
             first += rows
     if not groups:
         raise RowError(f"{files[0]} has no rows.")

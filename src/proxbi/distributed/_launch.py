@@ -6,7 +6,11 @@
 
 import os
 import re
-from collections.abc import Mapping
+import socket
+import sys
+from collections.abc import Iterator, Mapping
+from contextlib import closing, contextmanager
+from threading import Timer
 from typing import NamedTuple
 
 import jax
@@ -18,6 +22,9 @@ _LOOKED_FOR = (
     "JAX_COORDINATOR_ADDRESS with JAX_NUM_PROCESSES and JAX_PROCESS_ID; srun's SLURM_STEP_NODELIST, SLURM_NTASKS and "
     "SLURM_PROCID; mpirun's OMPI_COMM_WORLD_SIZE and OMPI_COMM_WORLD_RANK"
 )
+
+
+_LATER = 60  # seconds after which JAX itself gives up waiting, with a stack trace: later than we do
 
 
 class Launch(NamedTuple):
@@ -45,7 +52,8 @@ def initialize(
     - `coordinator_address`, `num_processes`, `process_id`: where rank 0 listens (`host:port`), how many processes there
       are, and which this one is. What is not given is looked for in the environment: JAX_COORDINATOR_ADDRESS,
       JAX_NUM_PROCESSES and JAX_PROCESS_ID; then what Open MPI's `mpirun` and Slurm's `srun` leave there.
-    - `timeout`: seconds to wait for the others.
+    - `timeout`: seconds to wait for the others. If not all have come by then, the process ends with a sentence and exit
+      code 1: JAX, which waits inside of compiled code, would abort it.
 
     On CPUs the processes talk through gloo, on NVIDIA GPUs through NCCL. There is no password: whoever reaches the port
     of rank 0 may join. Use a private network.
@@ -74,23 +82,65 @@ def initialize(
         jax.config.update("jax_cpu_collectives_implementation", "gloo")
     # JAX would catch SIGTERM for good, and wait to be asked about it: a process that hangs could not be ended by it.
     jax.config.update("jax_enable_preemption_service", False)
+    if launch.process_id == 0 and "JAX_COORDINATOR_BIND_ADDRESS" not in os.environ:
+        _require_free(int(launch.coordinator_address.rpartition(":")[2]))
     try:
-        jax.distributed.initialize(
-            launch.coordinator_address,
-            launch.num_processes,
-            launch.process_id,
-            local_device_ids=launch.local_id,
-            cluster_detection_method="deactivate",
-            initialization_timeout=timeout,
-        )
+        with _ending_after(timeout, launch):
+            jax.distributed.initialize(
+                launch.coordinator_address,
+                launch.num_processes,
+                launch.process_id,
+                local_device_ids=launch.local_id,
+                cluster_detection_method="deactivate",
+                initialization_timeout=timeout + _LATER,
+            )
     except Exception as error:
         line = (str(error) or type(error).__name__).splitlines()[0]
-        raise RuntimeError(
-            f"rank {launch.process_id} of {launch.num_processes} could not join the others at "
-            f"{launch.coordinator_address} within {timeout} s: {line}"
-        ) from error
+        raise ConnectionError(f"{_alone(launch)}: {line}") from error
     leave_early()
     return launch
+
+
+def _alone(launch: Launch) -> str:
+    return (
+        f"rank {launch.process_id} of {launch.num_processes} could not join the others at {launch.coordinator_address}"
+    )
+
+
+def _require_free(port: int) -> None:
+    """Refuse a port of rank 0 that another process has: JAX would crash."""
+    dual = socket.has_dualstack_ipv6()
+    family = socket.AF_INET6 if dual else socket.AF_INET
+    try:
+        with closing(socket.create_server(("", port), family=family, dualstack_ipv6=dual)):
+            pass
+    except OSError as error:
+        raise OSError(
+            f"rank 0 cannot listen at port {port}: {os.strerror(error.errno or 0)}. Take another port, or end the "
+            "process that has it, such as a rank 0 of an earlier run."
+        ) from error
+
+
+@contextmanager
+def _ending_after(seconds: float, launch: Launch) -> Iterator[None]:
+    """End this process if the body takes longer. It cannot be interrupted by an exception."""
+
+    def end() -> None:
+        print(
+            f"{_alone(launch)} within {seconds} s: see that all {launch.num_processes} are started, each with a rank "
+            "of its own, and that all reach rank 0 at this address.",
+            file=sys.stderr,
+            flush=True,
+        )
+        os._exit(1)
+
+    timer = Timer(seconds, end)
+    timer.daemon = True
+    timer.start()
+    try:
+        yield
+    finally:
+        timer.cancel()
 
 
 def launch_of(

@@ -21,7 +21,7 @@ import numpy as np
 from jax.experimental import multihost_utils
 
 _MESSAGE = 1024  # bytes of an error that other processes are told
-_AGAIN = 75  # EX_TEMPFAIL: start all of them again
+AGAIN = 75  # EX_TEMPFAIL: start all of them again
 # How transports (gloo on CPUs, NCCL on NVIDIA GPUs) and JAX's coordination service say that a peer is gone.
 _BROKEN = ("gloo", "nccl", "coordination service", "connection reset", "connection closed", "socket closed")
 _CODES: list[int] = []  # with which this process is to end, the first of them; empty as long as all is well
@@ -42,7 +42,7 @@ def together() -> Iterator[None]:
         said = str(error)
         if isinstance(error, RankLostError) or not any(sign in said.lower() for sign in _BROKEN):
             raise
-        _CODES.append(_AGAIN)
+        _CODES.append(AGAIN)
         raise RankLostError(
             f"rank {jax.process_index()} of {jax.process_count()} lost another process of this run, which ended or "
             "cannot be reached: what it said last tells why. Start all processes again; with Checkpoint(folder) and "

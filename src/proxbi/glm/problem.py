@@ -21,6 +21,7 @@ from typing import Any, Literal, NamedTuple
 import equinox as eqx
 import jax
 import jax.numpy as jnp
+import numpy as np
 from jax.tree_util import Partial
 from jaxtyping import Array, Float, PyTree
 
@@ -31,6 +32,7 @@ from proxbi.glm.losses import Logistic, Loss, Scores, Softmax, Squared
 from proxbi.glm.spectrum import Inverse, Spectrum, spectrum
 from proxbi.problem import Problem
 from proxbi.regularizers import Regularizer, Zero
+from proxbi.rows._host import HostRows, require_usable
 
 LOSSES: dict[str, Loss] = {"softmax": Softmax(), "logistic": Logistic(), "squared": Squared()}
 OfX = Callable[[PyTree], Any]
@@ -132,6 +134,28 @@ class LinearModel(Problem):
     spectrum: Spectrum | None = None
     """The spectrum of the training features, if there is a preconditioner."""
 
+    def check_start(self, x: PyTree, y: PyTree) -> None:
+        outputs = len(_matrix(y.weights if isinstance(y, Linear) else y))
+        for loss in (self.lower, self.upper):
+            if isinstance(loss, WeightedLoss) and isinstance(loss.loss, Softmax):
+                self._require_classes(loss.part, outputs)
+
+    def _require_classes(self, part: str, classes: int) -> None:
+        """Refuse targets for which y has no row of scores: they would count as no class at all."""
+        rows = self.data[part]
+        if isinstance(rows, HostRows):
+            if rows.source.classes != classes:
+                require_usable(part, rows, classes)
+            return
+        fine = (rows.targets >= 0) & (rows.targets < classes)
+        if isinstance(fine, jax.core.Tracer) or bool(jnp.all(fine)):
+            return
+        row = int(jnp.argmin(fine))
+        raise ValueError(
+            f"{part}: targets must be classes 0..{classes - 1}, as y0 has {classes} rows, got {rows.targets[row]} in "
+            f"row {row}."
+        )
+
     def grad_upper(self, x: PyTree, y: PyTree) -> tuple[PyTree, PyTree]:
         if not isinstance(self.upper, WeightedLoss):
             return super().grad_upper(x, y)
@@ -227,6 +251,7 @@ def rows(name: str, features: Any, targets: Any, loss: Loss, layout: Layout | No
     """`Rows` in the layout of this device; errors call them `name`."""
     made = design(features, layout=layout, dtype=dtype)
     classes = isinstance(loss, Softmax)
+    _require_32_bits(name, targets)
     targets = jnp.asarray(targets)
     if classes and not jnp.issubdtype(targets.dtype, jnp.integer):
         raise TypeError(f"{name}: targets must be classes 0, 1, ... for softmax, got {targets.dtype}.")
@@ -236,6 +261,13 @@ def rows(name: str, features: Any, targets: Any, loss: Loss, layout: Layout | No
         _check.require(targets >= 0, f"{name}: targets must be classes 0, 1, ..., got {targets.min()}.")
         return Rows(made, targets)
     return Rows(made, _check.as_float(targets).reshape(made.rows, -1))
+
+
+def _require_32_bits(name: str, targets: Any) -> None:
+    """Refuse integers that JAX would wrap around, as it does without x64."""
+    if isinstance(targets, np.ndarray) and targets.dtype.kind in "iu" and targets.size:
+        most = np.iinfo(jax.dtypes.canonicalize_dtype(targets.dtype)).max
+        _check.require(targets <= most, f"{name}: targets must be at most {most:,}, got {targets.max():,}.")
 
 
 def _of_x(given: Any) -> OfX:

@@ -10,8 +10,9 @@ Sums of thousands of blocks in single precision lose digits. They are compensate
 lost so far,  t = a - e,  s' = s + t,  e' = (s' - s) - t.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import contextmanager
 from functools import partial
 from typing import Any, NamedTuple, TypeVar
 
@@ -33,15 +34,41 @@ MOST = 2**31 - 1
 """Rows: JAX counts in 32 bits by default."""
 
 
+_HEARD: list[list[Exception]] = []
+"""For each `in_its_words` that is entered, what sources raised when a compiled program asked them for rows."""
+
+
+@contextmanager
+def in_its_words() -> Iterator[None]:
+    """What a source raises, as it is, where JAX would wrap it in the traceback of a compiled program."""
+    heard: list[Exception] = []
+    _HEARD.append(heard)
+    try:
+        yield
+    except Exception as error:
+        if not heard or error is heard[0]:
+            raise
+        raise heard[0] from None
+    finally:
+        _HEARD[:] = [each for each in _HEARD if each is not heard]
+
+
+def heard_of_it() -> bool:
+    """Whether a source has failed, and `in_its_words` is about to say so."""
+    return any(_HEARD)
+
+
 class Prefetched(RowSource):
     """Blocks of a source, of which the next one is read while one is used."""
 
     def __init__(self, source: RowSource, block: int | None = None):
         """`block` rows at most; by default as many as make `BYTES`."""
         self.source, self._count = source, len(source)
-        if self._count > MOST:
-            raise RowError(f"there are {self._count:,} rows, more than the {MOST:,} that 32 bits count.")
+        if not 0 < self._count <= MOST:
+            many = f"{self._count:,} rows, more than the {MOST:,} that 32 bits count"
+            raise RowError(f"there are {many if self._count else 'no rows'}.")
         first = source.block(0, 1)
+        _require_numbers(first)
         each = sum(np.asarray(leaf).nbytes for leaf in jax.tree.leaves(first))
         most = block or max(1, BYTES // max(1, each))
         self.blocks = -(-self._count // most)
@@ -51,6 +78,8 @@ class Prefetched(RowSource):
         )
         self._thread = ThreadPoolExecutor(max_workers=1, thread_name_prefix="proxbi-rows")
         self._ahead: dict[int, Future[PyTree]] = {}
+        self.classes: int | None = None
+        """As many as integers are known to be below."""
 
     def __len__(self) -> int:
         return self._count
@@ -67,15 +96,26 @@ class Prefetched(RowSource):
     def number(self, k: Any) -> PyTree:
         """Block k; the next one is read meanwhile, after the last one the first: sums are taken again and again."""
         now = int(k)
-        future = self._ahead.pop(now, None) or self._thread.submit(self._read, now)
-        found = future.result()
+        future = self._ahead.pop(now, None) or self._thread.submit(self.read, now)
+        try:
+            found = future.result()
+        except Exception as error:
+            for heard in _HEARD:
+                heard.append(error)
+            raise
         after = (now + 1) % self.blocks
-        self._ahead = {after: self._ahead.get(after) or self._thread.submit(self._read, after)}
+        self._ahead = {after: self._ahead.get(after) or self._thread.submit(self.read, after)}
         return found
 
-    def _read(self, k: int) -> PyTree:
+    def read(self, k: int) -> PyTree:
+        """Block k, without the next one."""
         start = self.start(k)
-        return jax.tree.map(_narrowed, self.source.block(start, start + self.size), self.shapes)
+        rows = self.source.block(start, start + self.size)
+        for leaf, like in zip(jax.tree.leaves(rows), jax.tree.leaves(self.shapes), strict=True):
+            if np.shape(leaf) != like.shape:
+                stop = start + self.size
+                raise RowError(f"rows {start} to {stop - 1} must have the shape {like.shape}, got {np.shape(leaf)}.")
+        return jax.tree.map(_narrowed, rows, self.shapes)
 
     def start(self, k: Any) -> Any:
         """The first row of block k."""
@@ -87,13 +127,23 @@ def _known(dtype: Any) -> Any:
     return jax.dtypes.canonicalize_dtype(dtype)
 
 
+def _require_numbers(rows: PyTree) -> None:
+    for leaf in jax.tree.leaves(rows):
+        dtype = np.asarray(leaf).dtype
+        if dtype.kind not in "biuf" and not jnp.issubdtype(dtype, jnp.floating):  # as bfloat16 is
+            raise RowError(f"rows must be real numbers, got the type {dtype}.")
+
+
 def _narrowed(values: Any, like: jax.ShapeDtypeStruct) -> np.ndarray:
-    """The values in a type that JAX knows; integers that are too large stay too large."""
+    """The values in a type that JAX knows. Integers that it cannot hold are refused; other numbers become infinite."""
     array = np.asarray(values)
     if array.dtype.kind in "iu" and array.dtype != like.dtype:
         ends = np.iinfo(like.dtype)
-        array = np.clip(array, ends.min, ends.max)
-    return array.astype(like.dtype, copy=False)
+        for value in (array.min(initial=0), array.max(initial=0)):
+            if not ends.min <= value <= ends.max:
+                raise RowError(f"rows have the integer {value:,}, which {like.dtype} cannot hold.")
+    with np.errstate(over="ignore"):
+        return array.astype(like.dtype, copy=False)
 
 
 class HostBlock(NamedTuple):
@@ -169,12 +219,15 @@ def require_usable(name: str, rows: HostRows, classes: int | None) -> None:
     """Refuse NaN, and integers outside of 0..classes-1 where rows have one each, by the numbers of the rows; all of
     them are read once.
     """
-    if bool(_usable(rows, classes)):
+    source = rows.source
+    with in_its_words():
+        usable = bool(_usable(rows, classes))
+    if usable:
+        source.classes = classes
         return
-    for k in range(rows.source.blocks):
-        start = rows.source.start(k)
-        stop = start + rows.source.size
-        checked_rows(name, rows.source.block(start, stop), np.arange(start, stop), classes)
+    for k in range(source.blocks):
+        start = source.start(k)
+        checked_rows(name, source.read(k), np.arange(start, start + source.size), classes)
 
 
 @partial(jax.jit, static_argnums=1)

@@ -100,10 +100,12 @@ def _require_mean(level: Level, function: Callable[..., Any], rows: PyTree, of: 
     mean = sum(terms) / len(terms)
     close = np.allclose(whole, mean, rtol=float(jnp.finfo(jnp.result_type(whole)).eps) ** 0.5, equal_nan=True)
     if not close:
+        alone = level == "lower" and not any(at.flags)
+        hint = f" No leaf of x0 has a first axis of {of:,}, the number of rows." if alone else ""
         raise ValueError(
             f"{level} must be a mean over the rows of its batch, plus terms without rows, and use the number of a "
             f"row only as x[batch.index]: of {seen} rows it is {float(whole):.6g}, and the mean of what it is for "
-            f"each of them {float(mean):.6g}."
+            f"each of them {float(mean):.6g}.{hint}"
         )
 
 

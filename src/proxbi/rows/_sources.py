@@ -62,6 +62,9 @@ class MemmapRows(RowSource):
 
     def __init__(self, rows: PyTree):
         """`rows` as given."""
+        lengths = sorted({len(leaf) for leaf in jax.tree.leaves(rows)})
+        if len(lengths) > 1:
+            raise RowError(f"all arrays must have as many rows, got {' and '.join(f'{n:,}' for n in lengths)}.")
         self.rows = rows
 
     def __len__(self) -> int:

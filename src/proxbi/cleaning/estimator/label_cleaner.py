@@ -29,6 +29,7 @@ from proxbi.cleaning.estimator.refit import fitted, kept_rows, kernel_fit, linea
 from proxbi.cleaning.inputs.ballots import has_votes, read_ballots
 from proxbi.cleaning.inputs.prepare import Inputs, Words, prepare, require_labels
 from proxbi.cleaning.large.frame import clean_frame, is_dask
+from proxbi.cleaning.method.drawing import FIT, checked_number
 from proxbi.cleaning.result import Cleaned, Consensus
 from proxbi.cleaning.run import clean_inputs
 
@@ -69,6 +70,8 @@ class LabelCleaner(ClassifierMixin, BaseEstimator):
       logistic regression on them.
     - `weights`: "auto", few parameters for all rows together, or "free", the paper's one parameter for each row
       (which overfits; `history_` shows how much).
+    - `learn_from`: the maximal number of rows that are fitted, at most half of them trusted; all rows are judged. More
+      rows find more wrong labels, and take time and memory in proportion.
     - `random_state`: an integer makes the result reproducible.
 
     If you use several processes, start them with "spawn" or joblib's default: JAX does not work in a process forked
@@ -105,10 +108,16 @@ class LabelCleaner(ClassifierMixin, BaseEstimator):
     __metadata_request__fit = dict.fromkeys(("X_val", "y_val", "trusted", "given", "groups", "pred_probs"), True)
 
     def __init__(
-        self, estimator: Any = None, *, weights: Literal["auto", "free"] = "auto", random_state: Any = 0
+        self,
+        estimator: Any = None,
+        *,
+        weights: Literal["auto", "free"] = "auto",
+        learn_from: int = FIT,
+        random_state: Any = 0,
     ) -> None:
         self.estimator = estimator
         self.weights = weights
+        self.learn_from = learn_from
         self.random_state = random_state
 
     def fit(
@@ -130,7 +139,7 @@ class LabelCleaner(ClassifierMixin, BaseEstimator):
           A column may also mix the votes of several people: columns that do not differ are treated as one.
         - `X`: a data frame (numbers, categories, dates, missing values) or an array of numbers, also of images. A
           Dask data frame is processed one partition at a time; the final classifier is then fitted to a sample of at
-          most 45,000 rows.
+          most one and a half times `learn_from` rows.
         - `sample_weight`: how much each row counts, whatever its label.
         - `trusted`: which labels are known to be right: a mask, or row indices. In cross-validation use a mask:
           scikit-learn slices only arrays that are as long as X. With several votes for a row, the class with the most
@@ -163,6 +172,7 @@ class LabelCleaner(ClassifierMixin, BaseEstimator):
             groups=groups,
             sample_weight=sample_weight,
             pred_probs=pred_probs,
+            learn_from=self.learn_from,
             seed=self._seed,
         )
         cleaned = clean_inputs(inputs, weights=self.weights, seed=self._seed)
@@ -184,7 +194,7 @@ class LabelCleaner(ClassifierMixin, BaseEstimator):
         if (rest["X_val"] is None) != (rest["y_val"] is None):
             raise ValueError("X_val and y_val must be given together.")
         self._seed = _seed(self.random_state)
-        found = clean_frame(X, y, weights=self.weights, seed=self._seed, **rest)
+        found = clean_frame(X, y, weights=self.weights, learn_from=self.learn_from, seed=self._seed, **rest)
         validate_data(self, found.sample, reset=True, skip_check_array=True)
         self._store(found.inputs, found.cleaned)
         self._index = found.index
@@ -267,6 +277,7 @@ class LabelCleaner(ClassifierMixin, BaseEstimator):
     def _check_parameters(self, *, weighted: bool) -> None:
         if self.weights not in ("auto", "free"):
             raise ValueError(f"weights must be 'auto' or 'free', got {self.weights!r}.")
+        checked_number(self.learn_from)
         if not self._is_own() and not hasattr(self.estimator, "fit"):
             raise ValueError(f"estimator must be None, 'linear' or a classifier, got {self.estimator!r}.")
         if weighted and not self._is_own() and not has_fit_parameter(self.estimator, "sample_weight"):

@@ -7,14 +7,15 @@ import numpy as np
 import scipy.linalg
 from jaxtyping import Bool, Float, Int
 
+from proxbi.cleaning.method.drawing import FIT
 from proxbi.cleaning.method.kernel import JITTER, typical_distance
 from proxbi.cleaning.method.randomness import stream
 
 if TYPE_CHECKING:
     from sklearn.linear_model import LogisticRegression
 
-FIT, LANDMARKS, BLOCK = 30_000, 1500, 2048
-"""The most rows that are fitted, the most landmarks, and the rows that are in memory as features at a time."""
+LANDMARKS, BLOCK = 1500, 2048
+"""The most landmarks, and the rows that are in memory as features at a time."""
 STRENGTHS = np.geomspace(1e-4, 10, 21)
 """The values of C that `linear_model` tries, from the smallest on."""
 POWERS = (0.0, 0.5)
@@ -33,7 +34,7 @@ class KernelModel:
 
     - `bandwidth`, `ridge`, `temperature`: as the cleaner found them, in `Cleaned.settings`; without a bandwidth, a
       third of the median squared distance of two rows.
-    - `seed`: draws landmarks, and rows where there are more than `FIT`.
+    - `seed`: draws landmarks, and rows where there are more than `learn_from`, the most that are fitted.
 
     >>> rows = np.array([[0.0], [0.1], [1.0], [1.1]])
     >>> model = KernelModel().fit(rows, np.array([0, 0, 1, 1]), classes=2)
@@ -41,15 +42,24 @@ class KernelModel:
     [0, 1]
     """
 
-    def __init__(self, *, bandwidth: float | None = None, ridge: float = 0.1, temperature: float = 0.1, seed: int = 0):
+    def __init__(
+        self,
+        *,
+        bandwidth: float | None = None,
+        ridge: float = 0.1,
+        temperature: float = 0.1,
+        seed: int = 0,
+        learn_from: int = FIT,
+    ):
         """Nothing is computed yet."""
-        self.bandwidth, self.ridge, self.temperature, self.seed = bandwidth, ridge, temperature, seed
+        self.bandwidth, self.ridge, self.temperature = bandwidth, ridge, temperature
+        self.seed, self.learn_from = seed, learn_from
 
     @classmethod
-    def tuned(cls, settings: Mapping[str, float | str], seed: int = 0) -> "KernelModel":
+    def tuned(cls, settings: Mapping[str, float | str], seed: int = 0, learn_from: int = FIT) -> "KernelModel":
         """With the numbers in `Cleaned.settings`, as far as they are there."""
         known = {name: float(settings[name]) for name in ("bandwidth", "ridge", "temperature") if name in settings}
-        return cls(**known, seed=seed)
+        return cls(**known, seed=seed, learn_from=learn_from)
 
     def fit(
         self,
@@ -62,7 +72,8 @@ class KernelModel:
         weight = np.ones(len(labels)) if sample_weight is None else np.asarray(sample_weight, np.float64)
         draw = stream(self.seed)
         rows = np.flatnonzero(weight > 0)
-        rows = np.sort(draw.permutation(rows)[:FIT]) if len(rows) > FIT else rows
+        most = self.learn_from
+        rows = np.sort(draw.permutation(rows)[:most]) if len(rows) > most else rows
         self._choose_landmarks(features[rows], draw)
         size = len(self._landmarks)
         gram, moment = self.ridge * (self._kernel(self._landmarks) + JITTER * np.eye(size)), np.zeros((size, classes))

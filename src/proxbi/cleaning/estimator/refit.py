@@ -20,7 +20,7 @@ def kept_rows(inputs: Inputs, cleaned: Cleaned) -> Int[np.ndarray, " kept"]:
 def kernel_fit(inputs: Inputs, cleaned: Cleaned, seed: int) -> KernelModel:
     """Kernel ridge regression on the encoded features, with the bandwidth, ridge and temperature that were found."""
     kept = kept_rows(inputs, cleaned)
-    model = KernelModel.tuned(cleaned.settings, seed)
+    model = KernelModel.tuned(cleaned.settings, seed, inputs.learn_from)
     return model.fit(inputs.features[kept], inputs.labels[kept], len(inputs.classes), taken(inputs.weight, kept))
 
 

@@ -17,6 +17,7 @@ from proxbi.cleaning.files.tables import OF_VOTES, Roles, Rows, load, save
 from proxbi.cleaning.inputs.ballots import has_votes
 from proxbi.cleaning.inputs.features import Use
 from proxbi.cleaning.inputs.prepare import Inputs, prepare
+from proxbi.cleaning.method.drawing import FIT, checked_number
 from proxbi.cleaning.report.page import Run, Step
 from proxbi.cleaning.result import Cleaned, NoiseShare, Overview
 from proxbi.cleaning.run import clean_inputs
@@ -56,6 +57,7 @@ def clean_file(
     pred_probs: Path | None = None,
     decisions: Path | None = None,
     weights: Literal["auto", "free"] = "auto",
+    learn_from: int = FIT,
     seed: int = 0,
     command: str | None = None,
     steps: Sequence[Step] = (),
@@ -66,11 +68,12 @@ def clean_file(
 
     `Path("-")` is standard input or output, with rows as CSV. `pred_probs` is a file with the probabilities of a model
     of yours, out of fold: a row for each row of `path`, a column for each class. `decisions` is a CSV file of decisions
-    about rows of `path`, saved from the report of an earlier run: these rows are trusted now. `steps` are what the
-    report says should be done next.
+    about rows of `path`, saved from the report of an earlier run: these rows are trusted now. `learn_from` is the most
+    rows that are fitted. `steps` are what the report says should be done next.
     """
     say = progress or (lambda stage, share: None)
     require_packages()
+    checked_number(learn_from)
     check_paths(path, roles, outputs, pred_probs, decisions)
     say("reading", 0.0)
     rows = load(path, roles)
@@ -84,7 +87,7 @@ def clean_file(
     chances = None if pred_probs is None else read_probabilities(pred_probs, len(rows.y), rows.classes)
     digest = file_digest(rows.source.path)
     decided = None if decisions is None else read_decisions(decisions, rows.subject(digest))
-    inputs = prepare(**rows.arguments(decided), pred_probs=chances, seed=seed)
+    inputs = prepare(**rows.arguments(decided), pred_probs=chances, learn_from=learn_from, seed=seed)
     cleaned = clean_inputs(inputs, weights=weights, seed=seed, progress=progress)
     inputs = inputs if cleaned.consensus is None else inputs.with_consensus(cleaned.consensus.label)
     job = Job(inputs, cleaned, summary(inputs, cleaned, seed, command) | {"digest": digest}, decided)

@@ -15,6 +15,10 @@ ISO_DATE = r"\d{4}-\d\d-\d\d(?:[T ]\d\d:\d\d(?::\d\d(?:\.\d+)?)?(?:Z|[+-]\d\d:?\
 """Dates that mean the same everywhere. Others stay text: 03/04/2024 is in March or in April."""
 
 
+LARGEST = float(np.finfo(np.float64).max) / 4
+"""Differences of two numbers up to it, and their sums, are finite."""
+
+
 class Column(NamedTuple):
     """One column as it came: `block` names the columns that may share a scale (None: a column of categories)."""
 
@@ -105,6 +109,10 @@ def numbers(column: Column, where: Where = by_index) -> Float[np.ndarray, " rows
     infinite = np.flatnonzero(np.isinf(values))
     if infinite.size:
         raise ValueError(f"Column {column.name!r} of the features is infinite in {where(infinite[0])}.")
+    huge = np.flatnonzero(np.abs(values) > LARGEST)
+    if huge.size:
+        row = huge[0]
+        raise ValueError(f"Column {column.name!r} of the features is too large in {where(row)}: {values[row]:g}.")
     return values
 
 
@@ -119,14 +127,29 @@ def _floats(column: Column) -> Float[np.ndarray, " rows"]:
         return values.dt.total_seconds().to_numpy(np.float64)
     instants = None if _is_number(values) else _instants(values)
     if instants is not None:
-        return ((instants - pd.Timestamp(0, tz="UTC")) / pd.Timedelta(seconds=1)).to_numpy(np.float64)
+        # In the unit that they come in: nanoseconds end in 2262, and 9999-12-31 stands for "never" in many tables.
+        moments = instants.dt.tz_convert(None).to_numpy()
+        epoch = np.zeros(1, moments.dtype)
+        return (moments - epoch) / np.timedelta64(1, "s")
     try:
         return pd.to_numeric(values).to_numpy(np.float64, na_value=np.nan)
     except (ValueError, TypeError) as error:
         raise ValueError(f"Column {column.name!r} must have numbers only: {error}.") from error
 
 
-def texts(column: Column) -> tuple[np.ndarray, Bool[np.ndarray, " rows"]]:
-    """The values as text, and where they are missing."""
+def texts(column: Column, where: Where = by_index) -> tuple[np.ndarray, Bool[np.ndarray, " rows"]]:
+    """The values as text, and where they are missing; bytes that are not text are refused."""
     missing = column.values.isna().to_numpy()
-    return column.values.astype("str").to_numpy(dtype=object), missing
+    try:
+        return column.values.astype("str").to_numpy(dtype=object), missing
+    except UnicodeDecodeError as error:
+        row = next(row for row, value in enumerate(column.values) if not _is_text(value))
+        raise ValueError(f"Column {column.name!r} has bytes that are not text in {where(row)}.") from error
+
+
+def _is_text(value: Any) -> bool:
+    try:
+        str(value, "utf-8") if isinstance(value, bytes) else value
+    except UnicodeDecodeError:
+        return False
+    return True

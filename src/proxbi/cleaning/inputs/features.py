@@ -89,7 +89,7 @@ class _Category(NamedTuple):
     def write(self, column: Column, out: Float[np.ndarray, "rows width"], where: Where) -> None:
         import pandas as pd
 
-        text, missing = texts(column)
+        text, missing = texts(column, where)
         place = pd.Index(self.levels, dtype="str").get_indexer(text)
         out[:] = 0
         known = ~missing & (place >= 0)
@@ -144,7 +144,7 @@ class Encoder:
             else:
                 plans |= {i: _single(each) for i, each in facts.items()}
                 self._warn_of_constants([columns[i] for i in facts if plans[i].width == 0])
-        plans |= {i: self._category(column, weight) for i, column in enumerate(columns) if column.block is None}
+        plans |= {i: self._category(column, weight, where) for i, column in enumerate(columns) if column.block is None}
         self._plans = [plans[i] for i in range(len(columns))]
         self.uses = _uses(table, columns, self._plans)
         if self.width == 0:
@@ -186,15 +186,15 @@ class Encoder:
             which = f"Column {shown} is" if len(names) == 1 else f"{len(names)} columns ({shown}) are"
             self.warnings.append(f"{which} constant and not used.")
 
-    def _category(self, column: Column, weight: Weight) -> _Category:
+    def _category(self, column: Column, weight: Weight, where: Where) -> _Category:
         import pandas as pd
 
-        text, missing = texts(column)
+        text, missing = texts(column, where)
         counted = np.ones(len(text)) if weight is None else weight
         seen = ~missing & (counted > 0)
         counts = pd.Series(counted[seen]).groupby(text[seen]).sum()
         gaps = bool(missing[counted > 0].any())
-        if len(counts) < 2 and not gaps:
+        if len(counts) + gaps < 2:
             self._warn_of_constants([column])
             return _Category()
         repeated = counts[counts > 1]  # a value seen once says nothing about other rows
@@ -254,7 +254,9 @@ def _differs_beyond_digits(column: Column) -> bool:
     """Whether whole numbers too large for float64 only look constant."""
     import pandas as pd
 
-    return getattr(column.values, "dtype", np.dtype(float)).kind == "O" and len(pd.unique(column.values)) > 1
+    kind = getattr(column.values, "dtype", np.dtype(float)).kind
+    large = kind in "iu" and abs(float(column.values.max())) >= 2.0**53
+    return (kind == "O" or large) and len(pd.unique(column.values)) > 1
 
 
 def _facts(column: Column, weight: Weight, where: Where) -> _Facts:

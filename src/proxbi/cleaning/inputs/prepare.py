@@ -23,7 +23,7 @@ from proxbi.cleaning.inputs.checks import (
 )
 from proxbi.cleaning.inputs.checks import require_labels as require_labels
 from proxbi.cleaning.inputs.features import Encoder
-from proxbi.cleaning.method.drawing import FIT, learned_from
+from proxbi.cleaning.method.drawing import FIT, checked_number, learned_from
 
 COPIES = 1.5
 """Rows of X that equal a row of X_val, for each of these: more of them, and rows are alike by chance, not copied."""
@@ -75,6 +75,8 @@ class Inputs:
         voted = np.any(self.votes >= 0, axis=1)
         return voted if self.trusted is None else np.logical_or(voted, self.trusted)
 
+    learn_from: int = FIT
+    """The maximal number of rows that are fitted."""
     before: Int[np.ndarray, " all_rows"] | None = None
     """The label that a trusted row had until a person decided about it; -1 for all others."""
 
@@ -105,6 +107,7 @@ def prepare(
     given: Any = None,
     decided: Bool[np.ndarray, " rows"] | None = None,
     words: Words | None = None,
+    learn_from: int = FIT,
     seed: int = 0,
     names: Names | None = None,
 ) -> Inputs:
@@ -114,10 +117,11 @@ def prepare(
     where nobody did). `y` of two or more columns are votes, rows by annotators; the class of a trusted row is then the
     one with the most votes, and `given` has the votes as they came (`decided` marks rows that were decided, if these
     are not those for which it has any). Of a large table the scales of the features are learned from the rows that
-    `clean` with the same `seed` learns from. Where X is itself such a sample, `names` has the classes and groups of the
-    whole table.
+    `clean` with the same `seed` and `learn_from` learns from. Where X is itself such a sample, `names` has the classes
+    and groups of the whole table.
     """
     require_a_working_jax()
+    learn_from = checked_number(learn_from)
     words = words or Words()
     voting = ballots.read_ballots(y, words) if has_votes(y) else None
     rows = len(y)
@@ -144,11 +148,11 @@ def prepare(
     chances = None if pred_probs is None else checked_probabilities(pred_probs, rows, classes)
     whole = names is not None or voting is not None  # a sample already; or a table that none is drawn from
     encoder = Encoder(words.where)
-    encoder = encoder.fit(X, weight) if whole else _learned(encoder, X, weight, mask, seed, words)
+    encoder = encoder.fit(X, weight) if whole else _learned(encoder, X, weight, mask, learn_from, seed, words)
     features, said = _encoded(encoder, X, X_val, words)
     labels = np.append(labels, beside)
     said += (
-        [*_repeated_rows(features[: min(rows, FIT)], labels[: min(rows, FIT)])]
+        [*_repeated_rows(features[: min(rows, learn_from)], labels[: min(rows, learn_from)])]
         if voting is None
         else ballots.sentences(voting, marked)
     )
@@ -166,6 +170,7 @@ def prepare(
         pred_probs=_lengthened(chances, more, np.nan),
         votes=None if voting is None else _lengthened(voting.table, more, ballots.NONE),
         annotators=() if voting is None else tuple(voting.annotators),
+        learn_from=learn_from,
         before=_lengthened(before, more, -1),
     )
 
@@ -175,13 +180,14 @@ def _learned(
     X: Any,
     weight: Float[np.ndarray, " rows"] | None,
     trusted: Bool[np.ndarray, " all_rows"] | None,
+    learn_from: int,
     seed: int,
     words: Words,
 ) -> Encoder:
     """The encoder, fitted to all rows of X or, in a large table, to those that are learned from."""
     every = np.zeros(len(X), bool) if trusted is None else trusted
     counted = None if weight is None else np.append(weight > 0, np.ones(len(every) - len(X), bool))
-    some = learned_from(seed, every, counted)
+    some = learned_from(seed, learn_from, every, counted)
     some = some[some < len(X)]
     if len(some) == len(X):
         return encoder.fit(X, weight)

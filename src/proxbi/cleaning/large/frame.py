@@ -11,7 +11,8 @@ from proxbi.cleaning.inputs.checks import Words, by_index, class_indices, group_
 from proxbi.cleaning.inputs.prepare import Inputs, Names, prepare
 from proxbi.cleaning.large.block import Block, JudgedBlock, Judging, judge_block
 from proxbi.cleaning.large.learn import Taught, overview, teach
-from proxbi.cleaning.method.drawing import drawn, with_apart
+from proxbi.cleaning.method.drawing import FIT, drawn, with_apart
+from proxbi.cleaning.method.memory import require_memory
 from proxbi.cleaning.method.scoring import reviewed
 from proxbi.cleaning.method.summary import Figures
 from proxbi.cleaning.result import Cleaned
@@ -80,6 +81,7 @@ def clean_frame(
     trusted: Any = None,
     groups: Any = None,
     weights: Literal["auto", "free"] = "auto",
+    learn_from: int = FIT,
     seed: int = 0,
 ) -> CleanedFrame:
     """Clean the labels `y` of a Dask data frame, on the cluster of the current client or else in threads. Labels, trust
@@ -91,10 +93,13 @@ def clean_frame(
     indices = dask.compute(*(dask.delayed(_index)(part) for part in frame.to_delayed()))
     index, firsts = indices[0].append(list(indices[1:])), np.cumsum([0, *map(len, indices)])
     rows = len(index)
+    if rows == 0:
+        raise ValueError("X has no rows.")
     known = Labels.read(y, trusted, groups, rows)
     gold = np.zeros(0, np.int64) if y_val is None else class_indices(y_val, Words(), known.names.classes)[1]
-    of_frame = drawn(seed, np.zeros(rows, bool) if known.trusted is None else known.trusted)
-    places = with_apart(seed, of_frame, rows, len(gold))
+    require_memory(min(learn_from, rows + len(gold)), len(known.names.classes), len(frame.columns))
+    of_frame = drawn(seed, learn_from, np.zeros(rows, bool) if known.trusted is None else known.trusted)
+    places = with_apart(seed, learn_from, of_frame, rows, len(gold))
     ours, beside = places[places < rows], places[places >= rows] - rows
     sample = pd.concat(_each(frame, _take, ours, list(firsts[:-1])))
     sample_apart = None if X_val is None else X_val.iloc[beside]
@@ -106,6 +111,7 @@ def clean_frame(
         trusted=None if known.trusted is None else known.trusted[ours],
         groups=None if known.groups is None else np.array(known.names.groups, object)[known.groups[ours]],
         words=Words(where=lambda row: by_index(int(ours[row]))),
+        learn_from=learn_from,
         seed=seed,
         names=known.names,
     )

@@ -8,7 +8,7 @@
 """
 
 import shutil
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import replace
 from functools import partial
@@ -20,27 +20,25 @@ import numpy as np
 from jaxtyping import Bool, Int
 
 from proxbi import __version__
-from proxbi._engine import Engine, started
+from proxbi._engine import started
 from proxbi._lock import Lock
-from proxbi.cleaning.files.decisions import Decided, earlier, file_digest, read_decisions, rows_named
+from proxbi.cleaning.files.decisions import Decided, file_digest
 from proxbi.cleaning.files.formats import Parquet, changed
 from proxbi.cleaning.files.job import now, require_packages, summary, write_summary
 from proxbi.cleaning.files.places import Writer, remove_drafts, require_readable, require_writable, write_all
 from proxbi.cleaning.files.tables import (
     ADDED,
     Roles,
-    Rows,
     about_given,
     changes_of,
     check_columns,
-    from_table,
 )
 from proxbi.cleaning.inputs.checks import Words, class_indices, group_indices
 from proxbi.cleaning.inputs.features import Use
-from proxbi.cleaning.inputs.prepare import Inputs, Names, prepare
+from proxbi.cleaning.inputs.prepare import Inputs
 from proxbi.cleaning.large.block import Block, Judging, judge_block
-from proxbi.cleaning.large.learn import Taught, of_sample, overview, teach
-from proxbi.cleaning.large.look import Columns, Looking, TableOf, columns_of, digest_of_files, look, subject
+from proxbi.cleaning.large.learn import Taught, of_sample, overview
+from proxbi.cleaning.large.look import Columns, TableOf, columns_of, digest_of_files
 from proxbi.cleaning.large.parquet import (
     Part,
     batches,
@@ -49,16 +47,13 @@ from proxbi.cleaning.large.parquet import (
     find_parts,
     finished,
     join,
-    take,
     write_blocks,
 )
-from proxbi.cleaning.method.drawing import merged, with_apart
+from proxbi.cleaning.large.sample import LEARNED, Progress, Shown, learned
+from proxbi.cleaning.method.drawing import FIT, checked_number
 from proxbi.cleaning.method.summary import Figures
 from proxbi.cleaning.report.page import Run, Step
 from proxbi.cleaning.result import Overview
-
-LOOKED, TAKEN, LEARNED = 0.05, 0.15, 0.3
-"""The share of the work that is done after each stage, roughly: all else is judging."""
 
 JUDGING = "judging piece by piece"
 """The last stage, by name."""
@@ -68,7 +63,6 @@ NOT_OURS = (
     "too."
 )
 
-Progress = Callable[[str, float], None]
 Mode = Literal["weight", "drop", "relabel"]
 
 
@@ -93,6 +87,7 @@ def clean_files(
     decisions: Path | None = None,
     mode: Mode = "weight",
     weights: Literal["auto", "free"] = "auto",
+    learn_from: int = FIT,
     seed: int = 0,
     engine: Literal["blocks", "dask"] = "blocks",
     scheduler: str | None = None,
@@ -108,21 +103,32 @@ def clean_files(
     - `given`: a folder, a pattern such as `data/*.parquet`, or a file.
     - `roles`: which column is what; one label a row.
     - `out`: the folder for the files, each with the name and the rows of one that was read.
-    - `to_summary`, `decisions`, `mode`, `weights`, `seed`, `command`, `steps`, `progress`: as in `clean_file`.
+    - `to_summary`, `decisions`, `mode`, `weights`, `learn_from`, `seed`, `command`, `steps`, `progress`: as in
+      `clean_file`.
     - `to_report`: a page with the figures of all rows, and with suspects and charts of the rows that were learned from;
       `show_rows`: whether it shows single rows.
     - `engine`: "blocks", one after another in this process; or "dask", on the cluster of `scheduler`, or on `workers`
       processes of this machine.
     """
     require_packages()
+    checked_number(learn_from)
     parts = find_parts(given)
     check(parts, given, roles, out, [to for to in (to_summary, to_report) if to is not None], decisions)
     say = progress or (lambda stage, share: None)
     with _alone(out), started("dask" if engine == "dask" else "here", scheduler, workers) as run:
         table = TableOf(parts, given, roles, decisions, digest_of_files(parts))
-        taught, shown, decided = _taught(run, table, weights, seed, say)
+        taught, shown, decided = learned(run, table, weights, learn_from, seed, say)
         apart = None if roles.trusted_file is None else roles.trusted_file.stat()
-        asked = [__version__, seed, weights, mode, str(roles), table.digest, decisions and file_digest(decisions)]
+        asked = [
+            __version__,
+            seed,
+            weights,
+            learn_from,
+            mode,
+            str(roles),
+            table.digest,
+            decisions and file_digest(decisions),
+        ]
         digest = digest_of([*asked, None if apart is None else (apart.st_size, apart.st_mtime_ns)])
         work = Writing(
             taught.judging, list(shown.X.columns), roles, mode, out.absolute(), digest, decided, run=uuid4().hex
@@ -171,7 +177,7 @@ def _alone(out: Path) -> Iterator[None]:
                 out.rmdir()
 
 
-def _report(path: Path, taught: Taught, found: Overview, shown: "Shown", page: dict[str, Any]) -> None:
+def _report(path: Path, taught: Taught, found: Overview, shown: Shown, page: dict[str, Any]) -> None:
     from proxbi.cleaning.report.publish import publish
 
     publish(
@@ -218,97 +224,6 @@ def check(
     require_writable(out / parts[0].name)
     for other in others:
         require_writable(other)
-
-
-def _taught(
-    run: Engine,
-    table: TableOf,
-    weights: Literal["auto", "free"],
-    seed: int,
-    say: Progress,
-) -> tuple[Taught, "Shown", Decided | None]:
-    """Draw a sample of the rows, take them, and learn from them; what these rows are; and what was decided."""
-    say("looking at the labels", 0.0)
-    named, total = None if table.decisions is None else rows_named(table.decisions), table.rows
-    looked = list(run(look, Looking(table.roles, seed, named), table.parts))
-    about = subject(table, looked)
-    decided = None if about is None or table.decisions is None else read_decisions(table.decisions, about)
-    classes = [one.undecided for one in looked] + ([] if decided is None else [decided.labels])
-    names = Names(
-        np.unique(np.concatenate(classes)),
-        [str(name) for name in np.unique([name for one in looked for name in one.groups])],
-    )
-    say("taking rows to learn from", LOOKED)
-    of_files = merged(seed, [one.drawn for one in looked])
-    places = with_apart(seed, of_files, total, 0)
-    rows = _sample(run, table, places)
-    # Trusted rows given apart come after all others.
-    apart = 0 if rows.y_val is None else len(rows.y_val)
-    final = with_apart(seed, of_files, total, apart)
-    kept, kept_apart = np.flatnonzero(np.isin(places, final)), final[final >= total] - total
-    say("learning", TAKEN)
-    ours = None if decided is None else decided.among(places)
-    inputs = prepare(**_arguments(rows, ours, kept, kept_apart), seed=seed, names=names)
-    gold = np.zeros(0, np.int64) if rows.y_val is None else class_indices(rows.y_val, rows.words, names.classes)[1]
-    taught = teach(
-        inputs,
-        final,
-        total + apart,
-        gold,
-        names,
-        weights=weights,
-        seed=seed,
-        progress=lambda stage, share: say(stage, TAKEN + (LEARNED - TAKEN) * share),
-    )
-    ids = None if rows.ids is None else [rows.ids[row] for row in kept]
-    before = [] if about is None or decided is None else earlier(about, decided)
-    return taught, Shown(_taken(rows.X, kept), final[final < total], ids, rows.unused, before), decided
-
-
-class Shown(NamedTuple):
-    """The rows that were learned from, as they came."""
-
-    X: Any
-    """Their features, a data frame."""
-    places: Int[np.ndarray, " sample"]
-    """In the table."""
-    ids: list[Any] | None
-    unused: dict[str, str]
-    """Columns that are no features, and why."""
-    earlier: list[dict[str, Any]]
-    """What was decided before, also of rows that were not learned from: the next decisions have it too."""
-
-
-def _sample(run: Engine, table: TableOf, places: np.ndarray) -> Rows:
-    """The rows with these places, as those of one file."""
-    import pyarrow as pa
-
-    found = list(run(take, places, table.parts))
-    taken = pa.concat_tables([each.select(found[0].column_names) for each in found])
-    firsts = np.array([part.first for part in table.parts])
-
-    def where(row: int) -> str:
-        place = int(places[row])
-        part = table.parts[int(np.searchsorted(firsts, place, side="right")) - 1]
-        return part.where(place - part.first)
-
-    return from_table(Parquet(table.given, table=taken, where=where), table.roles)
-
-
-def _arguments(rows: Rows, decided: Decided | None, kept: np.ndarray, kept_apart: np.ndarray) -> dict[str, Any]:
-    """For `prepare`, of some of the rows and some of those apart."""
-    found = rows.arguments(decided)
-    for name in ("X", "y", "trusted", "groups", "given"):
-        found[name] = _taken(found.get(name), kept)
-    for name in ("X_val", "y_val"):
-        found[name] = _taken(found[name], kept_apart)
-    return found
-
-
-def _taken(values: Any, rows: np.ndarray) -> Any:
-    if values is None:
-        return None
-    return values.iloc[rows] if hasattr(values, "iloc") else values[rows]
 
 
 class Writing(NamedTuple):

@@ -49,7 +49,7 @@ def teach(
     table = checked(
         inputs.features, inputs.labels, len(names.classes), inputs.trusted, inputs.groups, before=inputs.before
     )
-    table = table._replace(whole=rows, group_count=max(1, len(inputs.group_names)))
+    table = table._replace(whole=rows, group_count=max(1, len(inputs.group_names)), learn_from=inputs.learn_from)
     check_weights(weights, False, len(table.judges))
     with one_thread():
         learned = learn(table, weights, seed, progress)

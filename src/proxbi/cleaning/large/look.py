@@ -30,6 +30,13 @@ class TableOf(NamedTuple):
         """How many there are."""
         return self.parts[-1].first + self.parts[-1].rows
 
+    @property
+    def columns(self) -> int:
+        """How many there are."""
+        import pyarrow.parquet as pq
+
+        return len(pq.read_schema(self.parts[0].path))
+
 
 def digest_of_files(parts: list[Part]) -> str:
     """By what changes when they do: their bytes are too many to be read for this."""
@@ -41,6 +48,7 @@ class Looking(NamedTuple):
 
     roles: Roles
     seed: int
+    learn_from: int
     named: Named | None
     """Rows that were decided, or shown to a person."""
 
@@ -75,11 +83,11 @@ def look(looking: Looking, part: Part) -> Looked:
             ids = seen if calls is None else table.column(calls).take(seen).to_pylist()
             named |= {start + row: (block.labels[row], called) for row, called in zip(seen.tolist(), ids, strict=True)}
             undecided.append(np.unique(block.labels[~_within(by_hand.decided, start, len(trusted))]))
-        places.append(drawn(looking.seed, trusted, first=start))
+        places.append(drawn(looking.seed, looking.learn_from, trusted, first=start))
     kinds = [] if not groups else [str(name) for name in np.unique(np.concatenate(groups))]
     every = np.unique(np.concatenate(labels))
     rest = np.unique(np.concatenate(undecided)) if undecided else every
-    return Looked(every, rest, kinds, merged(looking.seed, places), named)
+    return Looked(every, rest, kinds, merged(looking.seed, looking.learn_from, places), named)
 
 
 def _within(rows: Int[np.ndarray, " named"], first: int, count: int) -> Bool[np.ndarray, " rows"]:

@@ -17,9 +17,10 @@ from threadpoolctl import threadpool_limits  # type: ignore[import-untyped]  # i
 
 from proxbi.cleaning.method import samples, selection, summary
 from proxbi.cleaning.method.bilevel import Solved
-from proxbi.cleaning.method.drawing import learned_from
+from proxbi.cleaning.method.drawing import FIT, checked_number, learned_from
 from proxbi.cleaning.method.free import FEWEST, Free
 from proxbi.cleaning.method.kernel import typical_distance
+from proxbi.cleaning.method.memory import require_memory
 from proxbi.cleaning.method.randomness import stream
 from proxbi.cleaning.method.scoring import Found, Judged, judge_all, reviewed
 from proxbi.cleaning.method.summary import Figures
@@ -43,6 +44,7 @@ def clean(
     votes: Int[np.ndarray, "rows annotators"] | None = None,
     before: Int[np.ndarray, " rows"] | None = None,
     weights: Literal["auto", "free"] = "auto",
+    learn_from: int = FIT,
     seed: int = 0,
     progress: Progress | None = None,
 ) -> Cleaned:
@@ -61,6 +63,8 @@ def clean(
       votes alone (`votes.by_votes_alone`), the true classes of trusted rows, and ignored for rows without any vote.
     - `before`: the earlier labels of trusted rows that a person decided after seeing them; -1 for all other rows.
     - `weights`: "auto", a few parameters for all rows together; or "free", one parameter per row, as in the paper.
+    - `learn_from`: the maximal number of rows that are fitted, at most half of them trusted. All others are judged by
+      this fit. More rows find more wrong labels, and take time and memory in proportion.
     - `seed`: the same seed gives the same result.
     - `progress`: called with a stage and the share of the work that is done.
 
@@ -72,10 +76,12 @@ def clean(
     array([ 7, 50])
     """
     table = checked(features, labels, classes, trusted, groups, sample_weight, pred_probs, votes, before)
+    table = table._replace(learn_from=checked_number(learn_from))
     check_weights(weights, sample_weight is not None, len(table.judges))
     # All votes are read together: a table with votes is no sample.
     may = table.repeats > 0
-    places = np.arange(len(table.labels)) if votes is not None else learned_from(seed, table.trusted, may)
+    require_memory(min(learn_from, len(may)), classes, table.features.shape[1])
+    places = np.arange(len(table.labels)) if votes is not None else learned_from(seed, learn_from, table.trusted, may)
     with one_thread():
         learned = learn(table if len(places) == len(may) else table.take(places), weights, seed, progress)
         found = _cleaned(table, places, learned, groups is not None)

@@ -1,7 +1,7 @@
 """All rows, judged by learners that have not seen their labels.
 
-At most `drawing.FIT` rows are fitted, and each of these is judged by the fit without it. The other rows are scored by
-the fit as it is. So a million rows cost little more than thirty thousand.
+At most `Table.learn_from` rows are fitted, and each of these is judged by the fit without it. The other rows are scored
+by the fit as it is. So a million rows cost little more than thirty thousand.
 """
 
 from collections.abc import Callable, Iterator
@@ -11,7 +11,7 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Bool, Float, Int
 
-from proxbi.cleaning.method import drawing, learners, ridge
+from proxbi.cleaning.method import learners, ridge
 from proxbi.cleaning.method.bilevel import Settings
 from proxbi.cleaning.method.calibration import Calibration, Labels, Scores, calibrate, without_noise
 from proxbi.cleaning.method.decision import (
@@ -235,8 +235,8 @@ def all_scores(
 
 def fit_rows(table: Table, settings: Settings, bandwidth: float, draw: np.random.Generator) -> Fitted:
     """The rows to fit, a random sample if there are too many, and their features."""
-    gold = draw.permutation(table.gold)[: drawing.FIT // 2]
-    fit = np.sort(np.concatenate([gold, draw.permutation(table.noisy)[: drawing.FIT - len(gold)]]))
+    gold = draw.permutation(table.gold)[: table.learn_from // 2]
+    fit = np.sort(np.concatenate([gold, draw.permutation(table.noisy)[: table.learn_from - len(gold)]]))
     landmarks = LANDMARKS if len(fit) == table.size else FEWER
     phi = kernel_map(choose_landmarks(table.features[fit], landmarks, draw), bandwidth)
     return Fitted(fit, phi, _mapped(table, fit, phi), settings["ridge"], table.classes)

@@ -6,6 +6,7 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Bool, Float, Int
 
+from proxbi.cleaning.method.drawing import FIT
 from proxbi.cleaning.method.label_noise import Given
 
 
@@ -45,6 +46,8 @@ class Table(NamedTuple):
 
     group_count: int = 1
     """The number of groups."""
+    learn_from: int = FIT
+    """The maximal number of rows that are fitted."""
     whole: int = 0
     """If this is a sample: the number of rows of the table that it was drawn from."""
 
