@@ -65,7 +65,9 @@ def main() -> None:
     axes[0].semilogy(steps, [max(row["objective"] - best, 1e-16) for row in rows], color="0.8", zorder=1)
     axes[0].scatter(steps, [max(row["objective"] - best, 1e-16) for row in rows], c=colours, s=18)
     axes[0].set_ylabel("objective above the best")
-    axes[0].set_title("blue: the trial was accepted; red: it was rejected, or the same point was evaluated again", size=10)
+    axes[0].set_title(
+        "blue: the trial was accepted; red: it was rejected, or the same point was evaluated again", size=10
+    )
     axes[1].semilogy(steps, [row["gap"] for row in rows], color=ACCEPTED, label="|d + s|, the stationarity")
     axes[1].semilogy(steps, [max(row["error"], 1e-16) for row in rows], color="0.5", label="E, the error of d")
     axes[1].set_ylabel("slopes")
