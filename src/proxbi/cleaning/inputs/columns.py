@@ -16,7 +16,7 @@ ISO_DATE = r"\d{4}-\d\d-\d\d(?:[T ]\d\d:\d\d(?::\d\d(?:\.\d+)?)?(?:Z|[+-]\d\d:?\
 
 
 class Column(NamedTuple):
-    """One column as it came: `block` names the columns that may share a scale (None: a column of categories)."""
+    """One column as given: `block` names the columns that may share a scale (None: a column of categories)."""
 
     name: str
     block: str | None
@@ -100,7 +100,7 @@ def stacked(name: str, values: "pd.Series", where: Where = by_index) -> Float[np
 
 
 def numbers(column: Column, where: Where = by_index) -> Float[np.ndarray, " rows"]:
-    """The values as float64, NaN where missing; an infinite one is refused."""
+    """The values as float64, NaN where missing; an infinite one is an error."""
     values = _floats(column)
     infinite = np.flatnonzero(np.isinf(values))
     if infinite.size:
