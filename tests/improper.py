@@ -542,9 +542,10 @@ def run_shared(row: Row, solver: Any = None) -> Result:
 
 _HEAD = """# Improper problems
 
-How `minimize(problem, x0, y0)`, with nothing set, ends on problems that violate an assumption or contain a mistake. Errors
-are raised before anything is compiled. A run that breaks down raises a `SolveError` with the sentence of its status if no
-point better than x0 was found; otherwise it warns and returns the best point. With `throw=False` it does neither:
+How `minimize(problem, x0, y0)`, with nothing set, ends on problems that violate an assumption or contain a mistake.
+Errors are raised before anything is compiled. A run that breaks down raises a `SolveError` with the sentence of its
+status if no point better than x0 was found; otherwise it warns and returns the best point. With `throw=False` it does
+neither:
 
 ```python
 import jax.numpy as jnp

@@ -132,7 +132,9 @@ def test_it_never_asks_for_a_second_derivative() -> None:
     np.testing.assert_allclose(result.x, case.minimiser(), atol=1e-5)
 
 
-@pytest.mark.parametrize("h", [L0(0.1), MCP(0.3, 2.0)], ids=["l0", "mcp"])
+@pytest.mark.parametrize(
+    "h", [pytest.param(L0(0.1), id="l0", marks=pytest.mark.slow), pytest.param(MCP(0.3, 2.0), id="mcp")]
+)
 def test_nonconvex_regularizers(h: Any) -> None:
     """Phi = |x - d|^2 / 2, so that a stationary point is known entry by entry: x = 0, or 0 = x - d + h'(x)."""
     case = follow(0.0)
