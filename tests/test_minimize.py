@@ -404,11 +404,15 @@ def hopeless_lower(x: Any, y: Any, data: Any) -> Any:
     return jax.lax.switch(data, [lower for _, lower, _ in HOPELESS.values()], x, y)
 
 
+def hopeless(name: str) -> tuple[Problem, Any, Any]:
+    number = jnp.int32(list(HOPELESS).index(name))
+    return Problem(hopeless_upper, hopeless_lower, data=number), jnp.ones(2), jnp.ones(2)
+
+
 @pytest.mark.parametrize("linear", [CG(), Direct()], ids=["CG", "direct"])
 @pytest.mark.parametrize("name", HOPELESS)
 def test_a_problem_that_is_broken_from_the_start(name: str, linear: Any) -> None:
-    problem = Problem(hopeless_upper, hopeless_lower, data=jnp.int32(list(HOPELESS).index(name)))
-    x0, y0, status = jnp.ones(2), jnp.ones(2), HOPELESS[name][2]
+    (problem, x0, y0), status = hopeless(name), HOPELESS[name][2]
     solver = ProxBiO(AID(GradientDescent(0.1, 3), linear), 0.1)
     result = minimize(problem, x0, y0, solver, steps=50, throw=False)
     assert result.status is status
@@ -540,7 +544,7 @@ def test_an_exception_in_a_callback_closes_the_others(tmp_path: Path) -> None:
 
 def test_callbacks_are_closed_when_a_run_breaks_down(tmp_path: Path) -> None:
     diary = Diary()
-    (problem, x0, y0), _ = HOPELESS["concave"]
+    problem, x0, y0 = hopeless("concave")
     with pytest.raises(SolveError):
         minimize(problem, x0, y0, ProxBiO(AID(GradientDescent(0.1, 3)), 0.1), steps=50, callbacks=[diary])
     assert diary.events == [("open", 0, 50), ("close", 0)]
