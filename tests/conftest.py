@@ -101,6 +101,13 @@ def _few_programs() -> None:
         jax.clear_caches()
 
 
+_LONG_EXAMPLES = {"proxbi.cleaning.method.clean.clean"}  # what the example of `LabelCleaner` shows as well
+
+
+@pytest.hookimpl(tryfirst=True)  # before tests are chosen by their marks
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """The longest tests first, so that no worker waits for another one at the end."""
+    """Long examples are slow tests; and the longest tests first, so that no worker waits for another one at the end."""
+    for item in items:
+        if item.name in _LONG_EXAMPLES:
+            item.add_marker(pytest.mark.slow)
     items.sort(key=lambda item: item.path.name != "test_paper.py")

@@ -19,12 +19,10 @@ STRENGTH = 0.1
 
 
 def _marked(row: SolverRow) -> Any:
-    """The rows with a lower regularizer are those above once more: they wait for the longer suites. So do the paper's
-    methods without a prox, which are its proximal ones with h = 0; but those are slow tests, and run in CI.
-    """
+    """The rows with a lower regularizer are those above once more: they wait for the longer suites."""
     repeated = row.repeated or row.lower_regularizer is not None
-    marks = [pytest.mark.slow, pytest.mark.hours] if repeated else [] if row.proximal else [pytest.mark.slow]
-    return pytest.param(row, id=str(row), marks=marks)
+    slow = [pytest.mark.slow] if repeated or row.combined else []
+    return pytest.param(row, id=str(row), marks=[*slow, pytest.mark.hours] if repeated else slow)
 
 
 @pytest.fixture(scope="module", params=map(_marked, SOLVERS))
