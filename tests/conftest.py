@@ -101,7 +101,8 @@ def _few_programs() -> None:
         jax.clear_caches()
 
 
-_LONG_EXAMPLES = {"proxbi.cleaning.method.clean.clean"}  # what the example of `LabelCleaner` shows as well
+_LONG_EXAMPLES = {"proxbi.cleaning.method.clean.clean", "proxbi.distributed._shard.shard"}
+"""Ten seconds each, of what the example of `LabelCleaner` and test_distributed.py show as well."""
 
 
 @pytest.hookimpl(tryfirst=True)  # before tests are chosen by their marks
