@@ -20,7 +20,7 @@ matplotlib.use("Agg")
 from matplotlib import pyplot as plt
 
 jax.config.update("jax_enable_x64", True)
-TAKEN, REFUSED = "#1b6ca8", "#c0392b"
+ACCEPTED, REJECTED = "#1b6ca8", "#c0392b"
 
 
 def lower(x: jax.Array, y: jax.Array, data: dict[str, jax.Array]) -> jax.Array:
@@ -47,7 +47,7 @@ def recorded() -> list[dict[str, Any]]:
                 "error": float(state.at.found.error),
                 "radius": float(state.steering.radius),
                 "trial": float(jnp.linalg.norm(state.trial.x - state.x)),
-                "objective": row["objective"],
+                "objective": float(state.at.found.value),  # as the solver measures it: with an error of second order
             }
         )
 
@@ -59,19 +59,21 @@ def main() -> None:
     rows = recorded()
     steps = np.arange(1, len(rows) + 1)
     moved = [True] + [not np.array_equal(a["x"], b["x"]) for a, b in pairwise(rows)]
-    colours = [TAKEN if step else REFUSED for step in moved]
+    colours = [ACCEPTED if step else REJECTED for step in moved]
     best = min(row["objective"] for row in rows)
     figure, axes = plt.subplots(3, 1, figsize=(8, 8), sharex=True, layout="constrained")
     axes[0].semilogy(steps, [max(row["objective"] - best, 1e-16) for row in rows], color="0.8", zorder=1)
     axes[0].scatter(steps, [max(row["objective"] - best, 1e-16) for row in rows], c=colours, s=18)
     axes[0].set_ylabel("objective above the best")
-    axes[0].set_title("blue: the trial was taken; red: it was refused, or the same point was evaluated again", size=10)
-    axes[1].semilogy(steps, [row["gap"] for row in rows], color=TAKEN, label="|d + s|, the stationarity")
+    axes[0].set_title(
+        "blue: the trial was accepted; red: it was rejected, or the same point was evaluated again", size=10
+    )
+    axes[1].semilogy(steps, [row["gap"] for row in rows], color=ACCEPTED, label="|d + s|, the stationarity")
     axes[1].semilogy(steps, [max(row["error"], 1e-16) for row in rows], color="0.5", label="E, the error of d")
     axes[1].set_ylabel("slopes")
     axes[1].legend(frameon=False)
     axes[2].semilogy(steps, [row["radius"] for row in rows], color="0.5", label="the radius R")
-    axes[2].semilogy(steps, [row["trial"] for row in rows], color=TAKEN, label="the next trial's distance")
+    axes[2].semilogy(steps, [row["trial"] or np.nan for row in rows], color=ACCEPTED, label="the next trial's distance")
     axes[2].set_ylabel("lengths in x")
     axes[2].set_xlabel("step")
     axes[2].legend(frameon=False)

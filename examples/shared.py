@@ -11,9 +11,11 @@ from matplotlib.figure import Figure
 from PIL import Image
 
 jax.config.update("jax_enable_x64", True)  # before any array is made
+if "--small" in sys.argv:  # programs that run for milliseconds: nearly all of the time is compiling
+    jax.config.update("jax_disable_most_optimizations", True)
 
 BLUE, ORANGE, GREEN, PURPLE, YELLOW, GREY = "#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#8a8f98"
-"""Okabe and Ito's palette: told apart with any kind of colour vision."""
+"""Okabe and Ito's palette: distinguishable with any kind of colour vision."""
 COLOURS = 128  # of a PNG: enough for every figure here, and a third of the size
 NAME = Path(sys.argv[0]).stem.partition("_")[2]
 FIGURES = Path(__file__).parents[1] / "docs" / "gallery"

@@ -671,6 +671,7 @@ class SolverRow:
     tuned: bool = True  # takes the outer step size
     lower_regularizer: Any = None  # of the problem that it is to solve
     repeated: bool = False  # much as a row above: waits for the longer suites
+    combined: bool = False  # of parts that have quick tests of their own: a slow test, which runs in CI
 
     def __str__(self) -> str:
         return self.name
@@ -679,7 +680,8 @@ class SolverRow:
 def _paper(name: str) -> SolverRow:
     eta = 0.1 if name.endswith("m") else None
     make = partial(proxbi.paper_solver, name, alpha=1.0, T=16, eta=eta, cg_tol=1e-12)
-    return SolverRow(name, lambda beta: make(beta=beta), proximal=name.startswith("proximal"))
+    proximal = name.startswith("proximal")  # without: the same methods with h = 0
+    return SolverRow(name, lambda beta: make(beta=beta), proximal=proximal, combined=not proximal)
 
 
 def _bio(hypergradient: proxbi.hypergradient.Hypergradient) -> Callable[[Any], proxbi.ProxBiO]:
@@ -691,10 +693,15 @@ SGD = optax.sgd(0.9, momentum=0.1, nesterov=True)  # made once: each optax optim
 
 SOLVERS = [
     *(_paper(name) for name in proxbi.PAPER_SOLVERS),
-    SolverRow("AID, Optax", _bio(proxbi.AID(proxbi.Optax(SGD, 20), proxbi.CG(20, 1e-12)))),
-    SolverRow("AID, Neumann", _bio(proxbi.AID(proxbi.GradientDescent(1.0, 16), proxbi.Neumann(1.0, 16)))),
+    SolverRow("AID, Optax", _bio(proxbi.AID(proxbi.Optax(SGD, 20), proxbi.CG(20, 1e-12))), combined=True),
     SolverRow(
-        "AID, one warm CG step", _bio(proxbi.AID(proxbi.GradientDescent(1.0, 5), proxbi.CG(1, 1e-12))), steps=120
+        "AID, Neumann", _bio(proxbi.AID(proxbi.GradientDescent(1.0, 16), proxbi.Neumann(1.0, 16))), combined=True
+    ),
+    SolverRow(
+        "AID, one warm CG step",
+        _bio(proxbi.AID(proxbi.GradientDescent(1.0, 5), proxbi.CG(1, 1e-12))),
+        steps=120,
+        combined=True,
     ),
     SolverRow("AID, exact and direct", _bio(proxbi.AID(proxbi.Exact(), proxbi.Direct())), modelled=True),
     SolverRow(
@@ -706,7 +713,11 @@ SOLVERS = [
         steps=150,
         pull=lambda a: np.eye(4) - np.linalg.matrix_power(np.eye(4) - a, 2),
     ),
-    SolverRow("AID, accelerated gradient", _bio(proxbi.AID(proxbi.AcceleratedGradient(1e-11), proxbi.CG(20, 1e-12)))),
+    SolverRow(
+        "AID, accelerated gradient",
+        _bio(proxbi.AID(proxbi.AcceleratedGradient(1e-11), proxbi.CG(20, 1e-12))),
+        combined=True,
+    ),
     SolverRow("penalty", lambda beta: proxbi.PenaltyProxBiO(), steps=20, tuned=False),
     SolverRow("adaptive", lambda beta: proxbi.AdaptiveProxBiO(), steps=14, tuned=False),
     *(

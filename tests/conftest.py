@@ -4,6 +4,7 @@ hypothesis examples.
 
 import os
 from collections.abc import Iterator
+from itertools import count
 from pathlib import Path
 
 import jax
@@ -30,15 +31,16 @@ settings.load_profile("proxbi")
 
 # Tests keep all cores busy by themselves: to cut each program into parts for several threads only costs time.
 _SERIAL = "--xla_cpu_parallel_codegen_split_count=1"
-_UNOPTIMISED = "--xla_backend_optimization_level=0"
+_QUICKLY = "--xla_backend_optimization_level=0 --xla_cpu_use_fusion_emitters=false"
 
 
 def pytest_configure(config: pytest.Config) -> None:
-    """Quick tests are small problems, each a program of its own that runs for milliseconds: without LLVM's
-    optimisations they compile in three quarters of the time. Slow tests run what users run.
+    """Quick tests are small problems, each a program of its own that runs for milliseconds. Without LLVM's
+    optimisations and by the older code generator, which the library chooses for its own programs too, they compile in
+    less than half of the time. Slow tests run what users run.
     """
     quick = "not slow" in config.option.markexpr
-    flags = [os.environ.get("XLA_FLAGS", ""), _SERIAL, _UNOPTIMISED if quick else ""]
+    flags = [os.environ.get("XLA_FLAGS", ""), _SERIAL, _QUICKLY if quick else ""]
     os.environ["XLA_FLAGS"] = " ".join(filter(None, flags))
 
 
@@ -87,16 +89,26 @@ def _no_rank_promotion(request: pytest.FixtureRequest) -> Iterator[None]:
 
 
 _MOST_MAPS = 30_000  # of memory, of the 65,530 that Linux allows a process: with more of them LLVM crashes
+_EVERY = 16  # tests: to count so many maps takes 20 ms, and no test opens more than some hundreds
+_tests = count()
 
 
 @pytest.fixture(autouse=True)
 def _few_programs() -> None:
     """Forget compiled programs when there are many: each keeps memory maps open."""
     maps = Path("/proc/self/maps")
-    if maps.exists() and maps.read_text().count("\n") > _MOST_MAPS:
+    if next(_tests) % _EVERY == 0 and maps.exists() and maps.read_text().count("\n") > _MOST_MAPS:
         jax.clear_caches()
 
 
+_LONG_EXAMPLES = {"proxbi.cleaning.method.clean.clean", "proxbi.distributed._shard.shard"}
+"""Ten seconds each, of what the example of `LabelCleaner` and test_distributed.py show as well."""
+
+
+@pytest.hookimpl(tryfirst=True)  # before tests are chosen by their marks
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """The longest tests first, so that no worker waits for another one at the end."""
+    """Long examples are slow tests; and the longest tests first, so that no worker waits for another one at the end."""
+    for item in items:
+        if item.name in _LONG_EXAMPLES:
+            item.add_marker(pytest.mark.slow)
     items.sort(key=lambda item: item.path.name != "test_paper.py")

@@ -1,4 +1,4 @@
-"""Problems that are not as they should be, and how `minimize(problem, x0, y0)`, with nothing set, ends on each of them.
+"""Problems that violate an assumption, and how `minimize(problem, x0, y0)`, with nothing set, ends on each of them.
 
 Each row is a problem as someone may well write it: what is wrong with it, f, g and the start as source, and the status
 or the error that is right, with words of its sentence that help. `test_improper.py` runs them all, and
@@ -542,12 +542,27 @@ def run_shared(row: Row, solver: Any = None) -> Result:
 
 _HEAD = """# Improper problems
 
-How `minimize(problem, x0, y0)`, with nothing set, ends on problems that are not as they should be. What is not shown is
-`upper`: `{near}`, `lower`: `{follow}`, `x0`: `{x0}` and
-`y0`: `{y0}`. `Z` is a design of 12 rows, `T` labels of them that a plane separates, `P` the design without signs,
-and `loss(s)` the mean of log(1 + e^-s). Errors are raised before anything is compiled. Statuses are in `result.status`;
-what they say is raised as a `SolveError` where nothing better than x0 was found, and warned about where something was.
-This page is made by `python tests/improper.py > docs/improper.md`, and `tests/test_improper.py` runs every row of it.
+How `minimize(problem, x0, y0)`, with nothing set, ends on problems that violate an assumption or contain a mistake.
+Errors are raised before anything is compiled. A run that breaks down raises a `SolveError` with the sentence of its
+status if no point better than x0 was found; otherwise it warns and returns the best point. With `throw=False` it does
+neither:
+
+```python
+import jax.numpy as jnp
+from proxbi import Problem, minimize
+
+problem = Problem(lambda x, y: jnp.sum(y), lambda x, y: jnp.sum((y - x) ** 2))  # upper is linear
+print(minimize(problem, jnp.array([0.5, 1.0]), jnp.zeros(2), throw=False).status.name)
+```
+
+```output
+UNBOUNDED
+```
+
+Each row below changes one part of the problem with `upper`: `{near}`, `lower`:
+`{follow}`, `x0`: `{x0}` and `y0`: `{y0}`. `Z` is a design of 12 rows, `T` are
+labels that a plane separates, `P` is the design without signs, and `loss(s)` the mean of log(1 + e^-s). The page is
+written by `python tests/improper.py > docs/improper.md`, and `tests/test_improper.py` runs every row.
 """
 _SAYS = "\n## What the statuses say\n"
 

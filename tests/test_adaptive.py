@@ -60,13 +60,17 @@ def test_one_program_serves_all_condition_numbers_and_the_worst_takes_no_more_th
 SCALES = [{name: factor} for name in ("f", "g", "x", "y") for factor in (1e-3, 1e3)]
 
 
-REPEATED = [pytest.mark.slow, pytest.mark.hours]  # what the first shows in every run
+REPEATED = [pytest.mark.slow, pytest.mark.hours]  # what the first shows in every run of CI
 OPEN = pytest.mark.xfail(strict=False, reason="open in issue 10: in other units another local minimum may be found")
 
 
 @pytest.mark.parametrize(
     "name",
-    ["A-2", pytest.param("E-100", marks=REPEATED), pytest.param("D-10", marks=[*REPEATED, OPEN])],
+    [
+        pytest.param("A-2", marks=pytest.mark.slow),
+        pytest.param("E-100", marks=REPEATED),
+        pytest.param("D-10", marks=[*REPEATED, OPEN]),
+    ],
 )
 def test_units_do_not_matter(name: str) -> None:
     first = scaled(SUITE[name]())  # by 1: the same program as the others

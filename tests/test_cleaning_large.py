@@ -446,7 +446,7 @@ def refused(folder: Path, *options: object) -> str:
     ("arguments", "said"),
     [
         (["none/*.parquet", "--out", "o"], "none/*.parquet matches no Parquet file"),
-        (["data/*.parquet"], "--out must be given"),
+        (["data/*.parquet"], "--out is required"),
         (["data/*.parquet", "--out", "data"], "is the folder of the input"),
         (["data", "--out", "data/cleaned"], "data/cleaned is inside of data"),
         (["data/*.parquet", "--out", "whole.parquet"], "whole.parquet is a file"),

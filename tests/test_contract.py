@@ -1,7 +1,8 @@
 """What every solver must do. A solver gets all of this from one row of `SOLVERS` in `cases.py`."""
 
 from collections import Counter
-from typing import Any
+from pathlib import Path
+from typing import Any, NamedTuple
 
 import equinox as eqx
 import jax
@@ -20,12 +21,27 @@ STRENGTH = 0.1
 def _marked(row: SolverRow) -> Any:
     """The rows with a lower regularizer are those above once more: they wait for the longer suites."""
     repeated = row.repeated or row.lower_regularizer is not None
-    return pytest.param(row, id=str(row), marks=[pytest.mark.slow, pytest.mark.hours] if repeated else [])
+    slow = [pytest.mark.slow] if repeated or row.combined else []
+    return pytest.param(row, id=str(row), marks=[*slow, pytest.mark.hours] if repeated else slow)
 
 
-@pytest.fixture(params=map(_marked, SOLVERS))
+@pytest.fixture(scope="module", params=map(_marked, SOLVERS))
 def row(request: pytest.FixtureRequest) -> SolverRow:
+    """For a module: all tests of a solver run in turn, on programs that are compiled once."""
+    _loop.advance.forget()  # so that none is forgotten on the way, as the oldest are
     return request.param
+
+
+@pytest.fixture(scope="module")
+def compiled_run(row: SolverRow) -> Any:
+    """7 steps from x0 on the problem with the targets d, as one program."""
+    case = case_for(row)
+
+    def steps(beta: Any, x0: Any, d: Any) -> Any:
+        problem = eqx.tree_at(lambda p: p.data["d"], case.problem, d)
+        return run(problem, row.make(beta), x0, case.y0, steps=7)
+
+    return jax.jit(steps)
 
 
 def case_for(row: SolverRow, **options: Any) -> Follow:
@@ -131,14 +147,11 @@ def test_declared_counts_are_observed_calls_and_eager_is_jit(row: SolverRow) -> 
     spy_h = SpyL1(STRENGTH) if row.proximal else SpyZero()
     objectives, r = (case.problem.upper, case.problem.lower), case.problem.lower_regularizer
     spy = SpyProblem(*objectives, spy_h, case.problem.data, lower_regularizer=r)
-    key = jax.random.key(0)
-    step = jax.jit(lambda state: solver.step(case.problem, state, key)[0])
-    state = step(solver.init(case.problem, case.x0, case.y0))
-    compiled = step(state)
+    state, compiled = (solve(row, case, steps=steps).state.state for steps in (1, 2))
     # Without jit an IntEnum is no weak type: that dtypes are not mixed is checked wherever steps are compiled.
     with jax.disable_jit(), jax.numpy_dtype_promotion("standard"):
         SEEN.clear()
-        eager, info = solver.step(spy, state, key)  # the second step, which starts warm
+        eager, info = solver.step(spy, state, jax.random.key(0))  # the second step, which starts warm
     declared = {name: count for name, count in info.counts.as_dict().items() if count}
     assert row.modelled or declared == dict(SEEN)  # of dense linear algebra the counts are a model: see test_linear.py
     for a, b in zip(jax.tree.leaves(eager), jax.tree.leaves(compiled), strict=True):
@@ -150,7 +163,6 @@ def test_declared_counts_are_observed_calls_and_eager_is_jit(row: SolverRow) -> 
 
 def test_changing_numbers_compiles_nothing(row: SolverRow) -> None:
     case = case_for(row)
-    _loop.advance.forget()  # so that no program is forgotten on the way, as the oldest are
     solve(row, case, steps=13)
     compiled = _loop.advance.programs
     other = case_for(row, seed=1).problem
@@ -161,29 +173,26 @@ def test_changing_numbers_compiles_nothing(row: SolverRow) -> None:
     assert _loop.advance.programs == compiled
 
 
-def test_vmap_over_step_sizes_starts_and_data_is_a_loop(row: SolverRow) -> None:
-    case = case_for(row)
+def test_vmap_over_step_sizes_starts_and_data_is_a_loop(compiled_run: Any) -> None:
     starts = np.random.default_rng(0).normal(size=(3, 4))
     betas = np.array([0.1, 0.3, 0.5])
     targets = np.random.default_rng(1).normal(size=(3, 4))
 
-    def last(beta: Any, x0: Any, d: Any) -> Any:
-        problem = eqx.tree_at(lambda p: p.data["d"], case.problem, d)
-        state, info = run(problem, row.make(beta), x0, case.y0, steps=5)
+    def last(made: Any) -> Any:
+        state, info = made
         return state.x, state.y, info.stationarity
 
-    together = jax.jit(jax.vmap(last))(betas, starts, targets)
-    one = jax.jit(last)
+    together = last(jax.jit(jax.vmap(compiled_run))(betas, starts, targets))
     for k in range(3):
-        for a, b in zip(together, one(betas[k], starts[k], targets[k]), strict=True):
+        for a, b in zip(together, last(compiled_run(betas[k], starts[k], targets[k])), strict=True):
             np.testing.assert_allclose(a[k], b, rtol=1e-9, atol=1e-9)
     assert not np.allclose(together[0][0], together[0][1])
 
 
-def test_run_makes_the_iterates_of_minimize(row: SolverRow) -> None:
+def test_run_makes_the_iterates_of_minimize(row: SolverRow, compiled_run: Any) -> None:
     case = case_for(row)
     result = solve(row, case, steps=7, every=3)
-    state, infos = jax.jit(lambda: run(case.problem, row.make(BETA), case.x0, case.y0, steps=7))()
+    state, infos = compiled_run(np.float64(BETA), case.x0, case.problem.data["d"])
     for a, b in zip(jax.tree.leaves(state), jax.tree.leaves(result.state.state), strict=True):
         # Two programs, one optimised and one not: they round differently, and pairs make more of it.
         np.testing.assert_allclose(a, b, rtol=1e-10, atol=1e-10)
@@ -223,16 +232,29 @@ def test_float32_is_kept_whatever_the_step_size_is(row: SolverRow, request: pyte
 # --- resumption -------------------------------------------------------------------------------------------------------
 
 
+class Halved(NamedTuple):
+    """A run that never stopped, and its first part with the folder of its checkpoints."""
+
+    straight: Result
+    first: Result
+    folder: Path
+
+
+@pytest.fixture(scope="module")
+def halved(row: SolverRow, tmp_path_factory: pytest.TempPathFactory) -> Halved:
+    case, folder = case_for(row), tmp_path_factory.mktemp("checkpoints")
+    first = solve(row, case, steps=10, every=5, callbacks=[Checkpoint(folder)])
+    return Halved(solve(row, case, steps=17, every=5), first, folder)
+
+
 @pytest.mark.parametrize("source", ["result", "snapshot", "folder", "file"])
-def test_a_resumed_run_is_the_run_that_never_stopped(row: SolverRow, source: str, tmp_path: Any) -> None:
-    case = case_for(row)
-    straight = solve(row, case, steps=17, every=5)
-    first = solve(row, case, steps=10, every=5, callbacks=[Checkpoint(tmp_path)])
+def test_a_resumed_run_is_the_run_that_never_stopped(row: SolverRow, source: str, halved: Halved) -> None:
+    case, (straight, first, folder) = case_for(row), halved
     resume = {
         "result": first,
         "snapshot": first.state,
-        "folder": tmp_path,
-        "file": str(max(tmp_path.glob("step-*.safetensors"))),
+        "folder": folder,
+        "file": str(max(folder.glob("step-*.safetensors"))),
     }[source]
     second = solve(row, case, steps=17, every=5, resume=resume)
     assert same_bits(second.state.state, straight.state.state)
@@ -243,9 +265,8 @@ def test_a_resumed_run_is_the_run_that_never_stopped(row: SolverRow, source: str
     assert same_bits(solve(row, case, steps=17, every=4, resume=resume).state.state, straight.state.state)
 
 
-def test_resuming_a_finished_run_changes_nothing(row: SolverRow) -> None:
-    case = case_for(row)
-    first = solve(row, case, steps=10)
+def test_resuming_a_finished_run_changes_nothing(row: SolverRow, halved: Halved) -> None:
+    case, first = case_for(row), halved.first
     again = solve(row, case, steps=10, resume=first)
     assert isinstance(again.state, Snapshot)
     assert same_bits(again.state.state, first.state.state)

@@ -22,7 +22,7 @@ RUN = {
     for page in PAGES
     if page.name not in ELSEWHERE and snippets.blocks(page.read_text())
 }
-QUICK = {"README.md", "docs/problem.md", "docs/citing.md"}
+QUICK = {"README.md", "docs/problem.md", "docs/citing.md", "docs/supported.md"}
 """Pages that take a few seconds."""
 IN_CI = {"docs/start.md"}
 """What a new user runs first. The others, up to a minute each and mostly for compiling, run before a release."""
@@ -62,8 +62,9 @@ def test_only_code_of_other_libraries_is_not_run() -> None:
     assert not [page.name for page in PAGES if re.search(r"^```py\b", page.read_text(), re.MULTILINE)]
 
 
-def test_the_example_of_the_readme_is_short() -> None:
-    first = snippets.blocks((ROOT / "README.md").read_text())[0]
+def test_the_example_of_the_readme_is_short_and_that_of_the_first_page() -> None:
+    first, same = (snippets.blocks((ROOT / page).read_text())[0] for page in ("README.md", "docs/index.md"))
+    assert first.code == same.code
     assert len([line for line in first.code.splitlines() if line.strip()]) <= 15
 
 

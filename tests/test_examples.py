@@ -11,8 +11,8 @@ import gallery
 
 ROOT = Path(__file__).parents[1]
 EXAMPLES = sorted((ROOT / "examples").glob("[0-9]*.py"))
-IN_CI = {"05_sources"}
-"""The quickest runs each time; all of them run before a release."""
+IN_CI = {"01_penalties", "05_sources", "06_representation", "11_low_rank", "14_network", "15_devices"}
+"""The quickest, of at most 10 s of processor time, run each time; all of them run before a release."""
 
 
 def _marks(path: Path) -> list[pytest.MarkDecorator]:

@@ -381,28 +381,38 @@ def test_a_step_100_times_too_large_diverges_to_the_last_finite_iterate(name: st
     np.testing.assert_array_equal(raised.value.result.x, result.x)
 
 
-def broken(upper: Any, lower: Any) -> tuple[Problem, Any, Any]:
-    return Problem(upper, lower), jnp.ones(2), jnp.ones(2)
-
-
 def convex(x: Any, y: Any) -> Any:
     return jnp.sum((y - x) ** 2)
 
 
-HOPELESS = {
-    "lower NaN": (broken(convex, lambda x, y: jnp.sum((y - x) ** 2) * jnp.log(-1.0 * y[0])), Status.NONFINITE_START),
-    "lower gradient infinite": (broken(convex, lambda x, y: jnp.sum(jnp.sqrt(y - x) + y**2)), Status.NONFINITE_START),
-    "upper gradient NaN": (broken(lambda x, y: jnp.sum(jnp.sqrt(-y)), convex), Status.ADJOINT_NONFINITE),
-    "concave": (broken(lambda x, y: jnp.sum(y**2), lambda x, y: -jnp.sum((y - x) ** 2)), Status.NEGATIVE_CURVATURE),
-    "linear": (broken(lambda x, y: jnp.sum(y**2), lambda x, y: jnp.sum(y * x)), Status.NOT_STRONGLY_CONVEX),
-    "saddle": (broken(lambda x, y: jnp.sum(y), lambda x, y: y[0] ** 2 - y[1] ** 2 + y @ x), Status.NEGATIVE_CURVATURE),
+HOPELESS: dict[str, tuple[Any, Any, Status]] = {  # upper, lower, and how a run ends
+    "lower NaN": (convex, lambda x, y: jnp.sum((y - x) ** 2) * jnp.log(-1.0 * y[0]), Status.NONFINITE_START),
+    "lower gradient infinite": (convex, lambda x, y: jnp.sum(jnp.sqrt(y - x) + y**2), Status.NONFINITE_START),
+    "upper gradient NaN": (lambda x, y: jnp.sum(jnp.sqrt(-y)), convex, Status.ADJOINT_NONFINITE),
+    "concave": (lambda x, y: jnp.sum(y**2), lambda x, y: -jnp.sum((y - x) ** 2), Status.NEGATIVE_CURVATURE),
+    "linear": (lambda x, y: jnp.sum(y**2), lambda x, y: jnp.sum(y * x), Status.NOT_STRONGLY_CONVEX),
+    "saddle": (lambda x, y: jnp.sum(y), lambda x, y: y[0] ** 2 - y[1] ** 2 + y @ x, Status.NEGATIVE_CURVATURE),
 }
+
+
+def hopeless_upper(x: Any, y: Any, data: Any) -> Any:
+    """That of a row, by its number: one program serves all rows."""
+    return jax.lax.switch(data, [upper for upper, _, _ in HOPELESS.values()], x, y)
+
+
+def hopeless_lower(x: Any, y: Any, data: Any) -> Any:
+    return jax.lax.switch(data, [lower for _, lower, _ in HOPELESS.values()], x, y)
+
+
+def hopeless(name: str) -> tuple[Problem, Any, Any]:
+    number = jnp.int32(list(HOPELESS).index(name))
+    return Problem(hopeless_upper, hopeless_lower, data=number), jnp.ones(2), jnp.ones(2)
 
 
 @pytest.mark.parametrize("linear", [CG(), Direct()], ids=["CG", "direct"])
 @pytest.mark.parametrize("name", HOPELESS)
 def test_a_problem_that_is_broken_from_the_start(name: str, linear: Any) -> None:
-    (problem, x0, y0), status = HOPELESS[name]
+    (problem, x0, y0), status = hopeless(name), HOPELESS[name][2]
     solver = ProxBiO(AID(GradientDescent(0.1, 3), linear), 0.1)
     result = minimize(problem, x0, y0, solver, steps=50, throw=False)
     assert result.status is status
@@ -534,7 +544,7 @@ def test_an_exception_in_a_callback_closes_the_others(tmp_path: Path) -> None:
 
 def test_callbacks_are_closed_when_a_run_breaks_down(tmp_path: Path) -> None:
     diary = Diary()
-    (problem, x0, y0), _ = HOPELESS["concave"]
+    problem, x0, y0 = hopeless("concave")
     with pytest.raises(SolveError):
         minimize(problem, x0, y0, ProxBiO(AID(GradientDescent(0.1, 3)), 0.1), steps=50, callbacks=[diary])
     assert diary.events == [("open", 0, 50), ("close", 0)]

@@ -132,7 +132,9 @@ def test_it_never_asks_for_a_second_derivative() -> None:
     np.testing.assert_allclose(result.x, case.minimiser(), atol=1e-5)
 
 
-@pytest.mark.parametrize("h", [L0(0.1), MCP(0.3, 2.0)], ids=["l0", "mcp"])
+@pytest.mark.parametrize(
+    "h", [pytest.param(L0(0.1), id="l0", marks=pytest.mark.slow), pytest.param(MCP(0.3, 2.0), id="mcp")]
+)
 def test_nonconvex_regularizers(h: Any) -> None:
     """Phi = |x - d|^2 / 2, so that a stationary point is known entry by entry: x = 0, or 0 = x - d + h'(x)."""
     case = follow(0.0)
@@ -354,28 +356,51 @@ def test_memory_one_still_converges_and_more_is_faster() -> None:
     assert steps[1] < steps[0] < 2000
 
 
+def near(x: Any, y: Any) -> Any:
+    return jnp.sum((y - x) ** 2)
+
+
+SMALL = {  # (upper, lower) in two entries each: chosen by a number in the data, so that one program serves them all
+    "logarithm of x": (lambda x, y: jnp.sum(jnp.log(x) + y), near),
+    "logarithm of y": (lambda x, y: jnp.sum(y - jnp.log(y)), near),
+    "upper without y": (lambda x, y: jnp.sum((x - 2) ** 2 + 0.0 * y), near),
+    "lower without x": (lambda x, y: jnp.sum((x - y) ** 2), lambda x, y: jnp.sum((y - 3) ** 2 + 0.0 * x * y)),
+}
+
+
+def small_upper(x: Any, y: Any, data: Any) -> Any:
+    return jax.lax.switch(data["chosen"], [upper for upper, _ in SMALL.values()], x, y)
+
+
+def small_lower(x: Any, y: Any, data: Any) -> Any:
+    return jax.lax.switch(data["chosen"], [lower for _, lower in SMALL.values()], x, y)
+
+
+def small(name: str, x0: list[float], y0: float) -> Result:
+    problem = Problem(small_upper, small_lower, data={"chosen": jnp.int32(list(SMALL).index(name))})
+    return minimize(problem, jnp.array(x0), jnp.full(2, y0), PenaltyProxBiO(), rtol=1e-8, throw=False)
+
+
 def test_a_problem_that_is_not_finite_at_the_start_is_refused() -> None:
-    problem = Problem(lambda x, y: jnp.sum(jnp.log(x) + y), lambda x, y: jnp.sum((y - x) ** 2))
-    result = minimize(problem, -jnp.ones(2), jnp.zeros(2), PenaltyProxBiO(), throw=False)
-    assert result.status is Status.NONFINITE_START
+    assert small("logarithm of x", [-1.0, -1.0], 0.0).status is Status.NONFINITE_START
 
 
 def test_a_step_to_where_the_problem_is_not_finite_is_taken_back() -> None:
     """Phi = x - log x has its minimum at 1 and ends at 0, where steps from 30 may lead."""
-    problem = Problem(lambda x, y: jnp.sum(y - jnp.log(y)), lambda x, y: jnp.sum((y - x) ** 2))
-    result = minimize(problem, jnp.array([30.0, 0.01]), jnp.ones(2), PenaltyProxBiO(), rtol=1e-8)
+    result = small("logarithm of y", [30.0, 0.01], 1.0)
+    assert not result.status.failed
     np.testing.assert_allclose(result.x, 1.0, rtol=1e-5)
 
 
 def test_an_upper_level_whose_slope_in_y_is_zero() -> None:
-    problem = Problem(lambda x, y: jnp.sum((x - 2) ** 2 + 0.0 * y), lambda x, y: jnp.sum((y - x) ** 2))
-    result = minimize(problem, jnp.zeros(2), jnp.ones(2), PenaltyProxBiO(), rtol=1e-8)
+    result = small("upper without y", [0.0, 0.0], 1.0)
+    assert not result.status.failed
     np.testing.assert_allclose(result.x, 2.0, rtol=1e-6)
 
 
 def test_a_lower_level_whose_minimiser_does_not_move() -> None:
-    problem = Problem(lambda x, y: jnp.sum((x - y) ** 2), lambda x, y: jnp.sum((y - 3) ** 2 + 0.0 * x * y))
-    result = minimize(problem, jnp.zeros(2), jnp.ones(2), PenaltyProxBiO(), rtol=1e-8)
+    result = small("lower without x", [0.0, 0.0], 1.0)
+    assert not result.status.failed
     np.testing.assert_allclose(result.x, 3.0, rtol=1e-6)
 
 

@@ -382,8 +382,8 @@ ENDS_EARLY = [
 @pytest.mark.parametrize(
     ("start", "ridge"),
     [
-        (0.0, 1e-2),
-        (1.0, 1e-2),
+        pytest.param(0.0, 1e-2, marks=pytest.mark.slow),
+        pytest.param(1.0, 1e-2, marks=pytest.mark.slow),
         pytest.param(0.0, 1e-3, marks=ENDS_EARLY),
         pytest.param(1.0, 1e-3, marks=ENDS_EARLY),
     ],

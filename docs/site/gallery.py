@@ -40,7 +40,7 @@ def _file(example: Example) -> str:
 
 
 def _page(example: Example) -> str:
-    body = re.sub(r'\A""".*?"""\n+', "", example.code, flags=re.DOTALL)
+    body = re.sub(r'\Ar?""".*?"""\n+', "", example.code, flags=re.DOTALL)
     return (
         f"# {example.title}\n\n{example.text}\n\n![{example.title}]({example.name}.png){{ .figure }}\n\n"
         f"`python examples/{_file(example)}` draws it; with `--small` in some seconds, from less data.\n\n"

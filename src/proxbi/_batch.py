@@ -168,7 +168,7 @@ class _Batch:
         return done.state
 
     def _refine(self, lanes: list[_Lane], refined: PyTree) -> None:
-        """Where a lane goes on from what its certificate refined, so does its state."""
+        """A lane that continues from the refined point of its certificate gets its state, too."""
         on = [
             lane in lanes and lane.answer is not None and lane.snapshot.state is lane.answer[0] for lane in self.lanes
         ]

@@ -31,7 +31,7 @@ from proxbi.theory.probes import steepness
 
 _PRODUCTS = 30  # with g_yy, for the range of its curvatures
 _NEGATIVE = 1e-8  # of the largest curvature: a Ritz value further below 0 is no rounding
-_FLAT = 1e-12  # of the largest curvature: one below it is not told from 0
+_FLAT = 1e-12  # of the largest curvature: a smaller one cannot be distinguished from 0
 _COLLAPSED = 1e-6  # of the curvature at y0: where less is left of it, the search ran to where g is flat
 _ACCURACY = 0.1  # of the hypergradient at the end of that search: all that matters is its y
 _FALLEN = 1e-3  # of the stationarity at x0: a run that rounding stops gets further than that

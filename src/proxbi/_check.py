@@ -1,6 +1,6 @@
 """Checks of arguments: each raises an error that names the argument, what was expected and what was given.
 
-Values that JAX is tracing (inside `jit`, `vmap`, `grad`) cannot be looked at and pass: they were checked where they
+Values that JAX is tracing (inside `jit`, `vmap`, `grad`) cannot be checked and pass: they were checked where they
 were concrete.
 """
 

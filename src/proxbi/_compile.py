@@ -27,7 +27,7 @@ _MOST_PROGRAMS = 40
 
 class jit(Generic[P, R]):
     """`jax.jit(function)`, compiled quickly where XLA can; inside of another `jit` or `vmap`, or
-    where JAX is told not to compile, the function itself.
+    with `jax_disable_jit`, the function itself.
     """
 
     def __init__(self, function: Callable[P, R], donate: tuple[int, ...] = ()):

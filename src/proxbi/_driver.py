@@ -61,7 +61,7 @@ class Driver:
 
     def compile(self) -> None:
         """Zero steps through the compiled chunk: what it takes is the time to compile, nothing if that was done
-        before. A program without room to run is refused.
+        before. A program that does not fit into memory raises an error.
         """
         start = time.perf_counter()
         short = memory_short(_compiled, self._arguments(0, MOST_CALLS, self.snapshot.state))
@@ -72,7 +72,7 @@ class Driver:
 
     def chunk(self, every: int, steps: int) -> int:
         """The length of the next chunk. Chunks end at multiples of `every`, so that a resumed run has the same rows;
-        the first is one step where x0 is looked at: rtol and `Result.improved` refer to its row.
+        the first is one step that evaluates x0: rtol and `Result.improved` refer to its row.
         """
         step = self.snapshot.step
         first = not self.snapshot.history and (self.solver.looks_ahead or self.goal.rtol > 0)
@@ -129,7 +129,7 @@ class Driver:
         return Status.NONFINITE_START if start else Status[fault.name]
 
     def descend(self, status: Status) -> Status | None:
-        """Where g is not convex at y0: begin again at a local minimiser below it, once. None to go on from there."""
+        """Where g is not convex at y0: begin again at a local minimiser below it, once. None to continue from there."""
         if self.snapshot.step or not self.solver.looks_ahead or self.problem.lower_regularizer is not None:
             return status
         x, y = self.snapshot.state.x, self.snapshot.state.y
@@ -149,7 +149,7 @@ class Driver:
 
     def settle(self) -> Status | None:
         """Confirm convergence with a more accurate hypergradient. CONVERGED if x passes, PRECISION after too many
-        failed checks, otherwise None, and the run goes on from the refined state.
+        failed checks, otherwise None, and the run continues from the refined state.
         """
         refined, certificate = self._certify()
         if self._goal().reached(certificate):
@@ -211,7 +211,7 @@ class Driver:
 
     def _certify(self) -> tuple[PyTree, Certificate]:
         """The certificate of the present x, with its counts, and the state it refined. The step it takes is that of
-        the compiled chunk. Its calls are those of the run only where the run goes on from it: a run that is resumed
+        the compiled chunk. Its calls are those of the run only if the run continues from it: a run that is resumed
         counts as if it had never stopped.
         """
         if isinstance(self.solver, OnBatches) and self.solver.certificate_rows is not None:

@@ -1,6 +1,6 @@
 r"""How stationary a point is, from rows that come block by block: some of them, or all.
 
-d + s is linear in means over rows, which are added up. Where only n of N rows of a level are looked at, they are cut
+d + s is linear in means over rows, which are added up. If only n of N rows of a level are evaluated, they are cut
 into K groups; with d_k + s what group k says and d + s their mean,
 
     e^2 = (1 - n / N) sum_k |d_k - d|^2 / (K (K - 1))
@@ -25,7 +25,7 @@ from proxbi.solvers.stochastic import Linear
 from proxbi.solvers.stochastic._scale import entry_for_each_row
 
 _GROUPS = 10  # the standard error is itself right to a fifth
-_SEED = 0x68E31DA4  # of the rows looked at, the same in each certificate: changes are then those of the point
+_SEED = 0x68E31DA4  # of the evaluated rows, the same in each certificate: changes are then those of the point
 _SIGMAS = 2.0
 
 

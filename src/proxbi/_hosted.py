@@ -131,7 +131,7 @@ def _first(leaf: Any) -> Any:
 
 
 def hosted(problem: Problem, x0: PyTree, y0: PyTree) -> Hosted:
-    """The problem with oracles that read its rows block by block. Its rows are looked at once, and refused where they
+    """The problem with oracles that read its rows block by block. Its rows are read once, and rejected if they
     have NaN or classes out of range; and so are functions that are no means over rows, or look at rows of others.
     """
     rows: Rows = problem.data

@@ -16,7 +16,7 @@ NAME = ".lock"
 
 
 class Locked(OSError):
-    """The folder is in use."""
+    """The directory is in use."""
 
 
 class Lock:

@@ -51,7 +51,7 @@ from proxbi._tree import Scalar
 from proxbi.linear import Matvec
 from proxbi.problem import Counts, Problem
 
-_POWER_STEPS = 5  # of the power method, for each evaluation: it goes on where the last one ended
+_POWER_STEPS = 5  # of the power method, for each evaluation: it continues where the last one ended
 _SHORTEST, _LONGEST = 0.5, 1.3  # of s, in units of 1 / |H|: between these it is kept
 _LENGTHS = (1.0, 0.3)  # of a Newton step that are tried
 _FIRST_BURST, _LONGEST_BURST = 10, 1280  # of accelerated steps

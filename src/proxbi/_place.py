@@ -35,7 +35,7 @@ class Place:
         return rows
 
     def kept(self, state: PyTree) -> PyTree:
-        """The state of a solver, told to stay where it belongs; for compiled code."""
+        """The state of a solver, constrained to stay on its devices; for compiled code."""
         return state
 
     def shapes(self, state: PyTree) -> PyTree:

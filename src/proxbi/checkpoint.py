@@ -71,7 +71,7 @@ def save(folder: Path, snapshot: Snapshot, fingerprint: dict[str, str], keep: in
 
 
 def load(where: Path, like: PyTree, fingerprint: dict[str, str]) -> Snapshot | None:
-    """The snapshot in the file `where`, or the newest sound one in the folder `where` (None if there is none yet).
+    """The snapshot in the file `where`, or the newest sound one in the directory `where` (None if there is none yet).
 
     `like` is a state of the structure that is expected. A damaged newest file is skipped with a warning for the one
     before.

@@ -80,7 +80,7 @@ class Krylov(NamedTuple):
 
 
 _RUNNING = -1
-_ROUNDING = 8  # residuals below this many units of rounding are not told from zero
+_ROUNDING = 8  # residuals below this many units of rounding cannot be distinguished from zero
 _STUCK = 0.5  # a true residual that fell by less than this, though the recursion said "small", will not fall
 _LARGEST = 1 / 8  # of the largest number: its reciprocal is not denormal
 
@@ -195,7 +195,7 @@ def _moved(at: Krylov, product: PyTree, b: PyTree, precondition: Matvec, verify:
 def _ended(at: Krylov, moved: Krylov, small: Array, steps: Any, observed: PyTree, verify: bool) -> Krylov:
     """`moved`, with the status it ends with. A round that met NaN or a flat direction is undone."""
     good = moved.status == _RUNNING
-    # The recursion may go on falling when b - H v no longer does: nothing below rounding level is waited for.
+    # The recursion may keep decreasing when b - H v no longer does: do not wait for a residual below rounding level.
     small = small | (moved.size <= _ROUNDING * float(jnp.finfo(moved.size.dtype).eps))
     used_up = moved.iterations >= steps
     if verify:

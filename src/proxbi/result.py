@@ -139,9 +139,10 @@ class Status(Enum):
         "Box."
     )
     NONSMOOTH = (
-        "No step, however short, decreases the objective as much as its gradient predicts: upper, or lower in its "
-        "second derivatives, is not differentiable near x, or an overridden oracle is wrong. The best point found is "
-        "returned. Move a nonsmooth term in x into the regularizer, or smooth it."
+        "No step, however short, decreases the objective as much as its gradient predicts. The best point found is "
+        "returned. In float32 this may be rounding: try float64 (jax_enable_x64) first. Otherwise upper, or lower in "
+        "its second derivatives, is not differentiable near x, or an overridden oracle is wrong. Move a nonsmooth term "
+        "in x into the regularizer, or smooth it."
     )
     LOWER_UNSOLVED = (
         "The lower problem at x0 could not be solved: its gradient stays large. Start at a better y0, rescale y so "
@@ -256,7 +257,7 @@ class Result:
             f"objective {self.objective:.6g}, "
             f"lower residual {self.lower_residual:.1e}{adjoint}; {self.counts.total} oracle calls, "
             f"{rows}"
-            f"{self.seconds.run:.2f} s (+ {self.seconds.compile:.2f} s compiling). {self.sentence}"
+            f"{self.seconds.run:.2f} s (+ {self.seconds.compile:.2f} s compiling).\n{self.sentence}"
         )
 
 

@@ -18,7 +18,7 @@ class Level(Enum):
 
 
 class Look(NamedTuple):
-    """One line: what was looked at, the number, and the verdict with what to do."""
+    """One line: what was checked, the number, and the verdict with what to do."""
 
     subject: str
     number: str

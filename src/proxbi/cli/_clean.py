@@ -202,11 +202,11 @@ def clean(
 
 
 def _folder(out: Path | None, needing_all_rows: list[str]) -> Path:
-    """Where the files of a table in blocks go; options for which all rows must be in memory are refused."""
+    """Where the files of a table in blocks go; options that need all rows in memory raise an error."""
     if needing_all_rows:
         raise ValueError(f"{needing_all_rows[0]} needs all rows in memory: give one file, and --engine memory.")
     if out is None:
-        raise ValueError("--out must be given: the folder for the files, one for each that is read.")
+        raise ValueError("--out is required: the directory for the output files, one for each input file.")
     return out
 
 

@@ -10,7 +10,7 @@ from typing import Any, NamedTuple
 INTERRUPTED = 130
 """The exit code that shells use: 128 and the number of the signal."""
 RESUME_ME = 75
-"""EX_TEMPFAIL, "try again": schedulers can be told to queue such a command once more."""
+"""EX_TEMPFAIL, "try again": schedulers can be configured to queue such a command again."""
 
 
 class End(NamedTuple):

@@ -89,7 +89,7 @@ def _download(url: str, file: RemoteFile, partial: Path) -> None:
 
 
 def _receive(url: str, file: RemoteFile, stream: BufferedRandom) -> None:
-    """Bring `stream` to its full size, keeping what is there already if the server can go on from it."""
+    """Bring `stream` to its full size, keeping what is there already if the server can continue from it."""
     there = stream.seek(0, os.SEEK_END)
     if there > file.size:
         raise _Refused(f"the part that was there has more than {file.size} bytes")

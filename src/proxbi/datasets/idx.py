@@ -1,4 +1,4 @@
-"""Reading IDX files, MNIST's format, plain or gzipped: what cannot be right is refused by name.
+"""Reading IDX files, MNIST's format, plain or gzipped: damaged files raise an error that says what is wrong.
 
 An IDX file of unsigned bytes is two zeros, the byte 8, the number of dimensions, each dimension as a big-endian 32-bit
 integer, and then the bytes of the array, row-major.

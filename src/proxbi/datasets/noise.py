@@ -146,7 +146,7 @@ def _generator(seed: object) -> np.random.Generator:
 
 
 def _choose(rows: int, rate: float, seed: int) -> tuple[Int[np.ndarray, " spoiled"], np.random.Generator]:
-    """The rows to spoil, and the generator to go on with."""
+    """The rows to spoil, and the generator to continue with."""
     _check_rate(rate)
     draw = _generator(seed)
     return draw.choice(rows, int(rate * rows), replace=False), draw

@@ -32,7 +32,7 @@ class ParquetRows(RowSource):
 
     **Arguments:**
 
-    - `path`: a file, a folder of `.parquet` files, or a pattern; several are one table in the order of their names.
+    - `path`: a file, a directory of `.parquet` files, or a pattern; several are one table in the order of their names.
     - `target`: the column that has the targets.
     - `features`: the columns that are features, all numeric; by default all others.
     - `dtype`: of the features; by default the one that holds all columns.

@@ -82,7 +82,7 @@ def run(
 ) -> list[dict[str, Any]]:
     """All rows of all runs: one for each run and outer step, with what Table 1 and Figure 1 show.
 
-    Finished steps are kept in `folder` (if given), and a later call with the same arguments goes on from them. `batch`
+    Finished steps are kept in `folder` (if given); a later call with the same arguments continues from them. `batch`
     runs at most share one program. The engines "joblib" and "dask" (see `proxbi.sweep`) take one run at a time, each in
     a process, with its own seed; a run that is finished in `folder`, which all must see, is not run again.
     """
@@ -153,7 +153,7 @@ class _Batch(NamedTuple):
 def _run_group(
     group: Sequence[Run], protocol: Protocol, splits: Splits, folder: Path | None
 ) -> Iterator[list[dict[str, Any]]]:
-    """Yields the history so far after each outer step, from the last one that `folder` knows on."""
+    """Yields the history so far after each outer step, continuing after the last one stored in `folder`."""
     kind = group[0].cell.kind
     # One product for all runs has classes enough: no layout makes it faster, and a second copy would only take room.
     base = hyper_cleaning(splits.train, splits.trusted, RIDGE, preconditioned=False, layout="rows")

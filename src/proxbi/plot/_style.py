@@ -14,7 +14,7 @@ BLUE, ORANGE, GREEN, PURPLE, YELLOW, SKY, GREY = (
     "#56B4E9",
     "#6b6b6b",
 )
-"""Okabe and Ito's palette: told apart with any kind of colour vision, and in print."""
+"""Okabe and Ito's palette: distinguishable with any kind of colour vision, and in print."""
 
 
 def figure(width: float, height: float) -> "Figure":

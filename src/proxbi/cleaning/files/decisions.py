@@ -1,8 +1,8 @@
 """Decisions of a person who went through the suspects: read from the CSV file that the report page saves.
 
 Its columns are row (from 0), id (what the page calls the row), decision, label and digest, the SHA-256 of the data file
-that was looked at. A cell that a spreadsheet might run as a formula has an apostrophe before it; so has one that begins
-with an apostrophe, so that taking one off gives back what was there.
+of the page. A cell that a spreadsheet might run as a formula has an apostrophe before it; so has one that begins
+with an apostrophe, so that removing one restores the cell.
 """
 
 import csv

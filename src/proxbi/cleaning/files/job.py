@@ -63,7 +63,7 @@ def clean_file(
     steps: Sequence[Step] = (),
     progress: Callable[[str, float], None] | None = None,
 ) -> Job:
-    """Clean the labels of the file. Everything that can be wrong with the paths is looked at first, then the rows, and
+    """Clean the labels of the file. The paths are checked first, then the rows, and
     only then does the work start; the outputs are written at the end, all of them or none.
 
     `Path("-")` is standard input or output, with rows as CSV. `pred_probs` is a file with the probabilities of a model

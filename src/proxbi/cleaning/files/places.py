@@ -88,7 +88,7 @@ def require_writable(path: Path) -> None:
     """Refuse a path that cannot be an output, before any work is put at risk."""
     with _named(path):  # looking at a name that is too long is an error already
         if path.is_dir():
-            raise ValueError(f"{path} is a folder; give the path of a file.")
+            raise ValueError(f"{path} is a directory; give the path of a file.")
         if path.exists() and not os.access(path, os.W_OK):  # a file that is protected is not replaced either
             raise PermissionError(errno.EACCES, os.strerror(errno.EACCES))
         if is_stream(path):

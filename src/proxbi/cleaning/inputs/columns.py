@@ -20,7 +20,7 @@ LARGEST = float(np.finfo(np.float64).max) / 4
 
 
 class Column(NamedTuple):
-    """One column as it came: `block` names the columns that may share a scale (None: a column of categories)."""
+    """One column as given: `block` names the columns that may share a scale (None: a column of categories)."""
 
     name: str
     block: str | None
@@ -104,7 +104,7 @@ def stacked(name: str, values: "pd.Series", where: Where = by_index) -> Float[np
 
 
 def numbers(column: Column, where: Where = by_index) -> Float[np.ndarray, " rows"]:
-    """The values as float64, NaN where missing; an infinite one is refused."""
+    """The values as float64, NaN where missing; an infinite one is an error."""
     values = _floats(column)
     infinite = np.flatnonzero(np.isinf(values))
     if infinite.size:

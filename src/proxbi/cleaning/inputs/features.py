@@ -130,7 +130,7 @@ class Encoder:
         self.uses: list[Use] = []
 
     def fit(self, table: "np.ndarray | pd.DataFrame", weight: Weight = None, where: Where | None = None) -> "Encoder":
-        """Learn the scales and categories from the rows, each counted `weight` times. Infinite numbers are refused, by
+        """Learn the scales and categories from the rows, each counted `weight` times. Infinite numbers are an error, by
         column and row; `where` names these rows (as in all messages, unless given).
         """
         where = where or self._where

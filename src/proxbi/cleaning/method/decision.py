@@ -81,7 +81,7 @@ class Evidence(NamedTuple):
 
     @property
     def labelled(self) -> Int[np.ndarray, " labelled"]:
-        """The rows that tell of the noise: all whose label as it came is known."""
+        """The rows that inform about the noise: all whose original label is known."""
         return np.flatnonzero(~self.trusted | self.decided)
 
     @property

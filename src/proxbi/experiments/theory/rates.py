@@ -62,7 +62,7 @@ def beyond(seed: int, steps: int = 30) -> tuple[list[Row], list[Row]]:
             solver = algorithm_1(made.sharp, lower=Plugged(made.solution) if exact else None)
             trace = record(made.problem, solver, reference(made), made.x0, made.y0, steps)
             gap = np.maximum(trace.potential(made.sharp.weight) - made.floor, 0)
-            gap = np.where(gap < 1e-15 * made.floor, 0, gap)  # H - H* cannot be told from 0 where H* is not 0
+            gap = np.where(gap < 1e-15 * made.floor, 0, gap)  # H - H* cannot be distinguished from 0 where H* is not 0
             solve = "one step is exact" if kappa == 1 else "y* plugged in" if exact else f"T = {made.sharp.T} steps"
             is_exact = exact or kappa == 1
             order = float(np.median(orders(gap, 1e-60)[-3:])) if power == 1.5 else math.nan
