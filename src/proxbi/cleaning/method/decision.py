@@ -11,8 +11,8 @@ is the simplest explanation, and kept unless there is a sign against it:
   standard errors, though both were judged alike, each by fits without it. Likelier than is expected of rows as hard as
   these: trusted rows may have been picked because they are hard. The standard error is that of no noise, where both are
   of one kind: a few trusted rows among which the rare surprise is missing would seem far surer of themselves than they
-  are. One control group of forty does so by chance, so this counts only if the noise that is then found makes all
-  labels not less likely by more units than it has numbers;
+  are. Some do so by chance: `SURELY` is needed if the noise that is then found makes all labels less likely by more
+  units than it has numbers;
 - all labels together: trusted ones without noise and the others with it, by a belief that is found on the trusted ones,
   are likelier by more than `LIKELIER` than all without noise by one belief. The priors of all numbers count.
 
@@ -47,8 +47,8 @@ from proxbi.cleaning.method import calibration, noise_model
 from proxbi.cleaning.method.calibration import TINY, Calibration, Labels, Scores, calibrate
 from proxbi.cleaning.method.noise_model import Noise
 
-CLEARLY = 2.0
-"""Standard errors: one of forty control groups is so much likelier by chance."""
+CLEARLY, SURELY = 2.0, 3.0
+"""Standard errors: one of forty control groups, and one of seven hundred, is so much likelier by chance."""
 LIKELIER = 2.0
 """Units of the log-posterior: odds of seven."""
 ENOUGH = 2500
@@ -260,7 +260,7 @@ def _is_noisy(signs: Signs, blurred: Calibration, scores: Scores, evidence: Evid
     if max(signs.plainly, signs.likelier) > LIKELIER or min(signs.plainly, signs.likelier) > 0:
         return True
     possible = signs.likelier > -noise_model.numbers(evidence.groups, evidence.classes)
-    return possible and _apart_by(blurred, scores, evidence) > CLEARLY
+    return _apart_by(blurred, scores, evidence) > (CLEARLY if possible else SURELY)
 
 
 def _pays(found: Decision, blurred: Calibration, scores: Scores, evidence: Evidence) -> bool:
