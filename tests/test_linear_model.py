@@ -15,8 +15,17 @@ from scipy import sparse
 from sklearn.base import clone
 from sklearn.datasets import load_breast_cancer, load_diabetes, load_iris
 from sklearn.exceptions import NotFittedError
-from sklearn.linear_model import ElasticNet, Lasso, LassoCV, LogisticRegression, LogisticRegressionCV, Ridge, RidgeCV
-from sklearn.model_selection import GridSearchCV, KFold, StratifiedKFold
+from sklearn.linear_model import (
+    ElasticNet,
+    Lasso,
+    LassoCV,
+    LinearRegression,
+    LogisticRegression,
+    LogisticRegressionCV,
+    Ridge,
+    RidgeCV,
+)
+from sklearn.model_selection import GridSearchCV, KFold, StratifiedKFold, cross_val_score
 from sklearn.pipeline import make_pipeline
 from sklearn.preprocessing import StandardScaler
 from sklearn.utils.estimator_checks import parametrize_with_checks
@@ -229,6 +238,18 @@ def test_ridge_cv_is_matched_or_beaten() -> None:
     X, y = load_diabetes(return_X_y=True)
     peer = RidgeCV(np.geomspace(1e-5, 1e3, 100), cv=5, scoring="neg_mean_squared_error").fit(X, y)
     assert TunedLinearRegression(per="all").fit(X, y).cv_loss_ <= -peer.best_score_ * (1 + 1e-9)
+
+
+@pytest.mark.parametrize("weights", [(1.0, 2.0, 3.0, 4.0), (0.0, 1.0, 2.0, 3.0)])
+def test_columns_of_different_units_get_a_ridge_that_suits_the_small_ones(weights: tuple[float, ...]) -> None:
+    """The path ended where a column with large numbers, of no use, was fitted: the loss was ten times too large."""
+    draw = np.random.default_rng(0)
+    X = draw.normal(size=(100, 4))
+    y = X @ np.array(weights) + draw.normal(size=100)
+    X = X * [1e5, 100.0, 1.0, 0.01]
+    model = TunedLinearRegression("ridge", per="all", cv=KFold(5)).fit(X, y)
+    free = make_pipeline(StandardScaler(), LinearRegression())
+    assert model.cv_loss_ < -1.001 * cross_val_score(free, X, y, cv=KFold(5), scoring="neg_mean_squared_error").mean()
 
 
 def test_more_columns_than_rows() -> None:

@@ -17,6 +17,8 @@ DECADE = np.log(10.0)
 LASSO_STEP, LASSO_DEPTH = 0.1, 5.0  # decades: as fine as LassoCV's default grid is in 3 decades, and further down
 RIDGE_STEP, RIDGE_DEPTH = 0.5, 14.0  # the loss of ridge regression is smooth, and its minimum may be near zero penalty
 RIDGE_TOP = 10.0  # times the sum of the variances: all coefficients are nearly 0
+RIDGE_BELOW = 6.0  # decades below the variance of the smallest column, which by then has no penalty to speak of
+ROUNDING = 1e-24  # of the sum of the variances: columns that are smaller, as rotated ones can be, are left out of this
 PATIENCE, RISE = 4, 1.02  # the grid ends after so many penalties without gain and a rise of the loss by this factor
 FINER = 4  # steps of a second grid per step of the first: finer than the 100 penalties of LassoCV
 FINEST, MOST_LOOKS = 2e-3, 10  # of Brent's method: the accuracy of the log penalty, and the number of solves
@@ -71,7 +73,7 @@ class _Search:
             before = self.best[0]
             loss = self._look(log_penalty)
             idle = 0 if loss < before else idle + 1
-            if idle >= PATIENCE and loss > RISE * self.best[0]:
+            if idle >= PATIENCE and loss > RISE * self.best[0] and log_penalty < self._latest():
                 break
 
     def refine(self) -> None:
@@ -96,10 +98,20 @@ class _Search:
     def _step(self) -> float:
         return DECADE * (RIDGE_STEP if self.kind.ratio == 0 else LASSO_STEP)
 
+    def _latest(self) -> float:
+        """The log penalty at which the path may end. A ridge may fit a large column long before the small ones that
+        matter: the loss rises in between.
+        """
+        if self.kind.ratio > 0:
+            return np.inf
+        variances = self.lower.columns.scale**2
+        return float(np.log(variances[variances > ROUNDING * variances.sum()].min()))
+
     def _grid(self) -> Float[np.ndarray, " penalties"]:
         variances = float(np.sum(self.lower.columns.scale**2))
         if self.kind.ratio == 0:
-            top, depth = RIDGE_TOP * variances, RIDGE_DEPTH
+            top = RIDGE_TOP * variances
+            depth = max(RIDGE_DEPTH, (np.log(top) - self._latest()) / DECADE + RIDGE_BELOW)
         else:
             largest = self.lower.null().strengths.norm / (self.kind.ratio * self.kind.weight)
             top, depth = max(float(largest.max()), NO_PENALTY * variances**0.5), LASSO_DEPTH

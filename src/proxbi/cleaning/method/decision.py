@@ -11,12 +11,17 @@ is the simplest explanation, and kept unless there is a sign against it:
   standard errors, though both were judged alike, each by fits without it. Likelier than is expected of rows as hard as
   these: trusted rows may have been picked because they are hard. The standard error is that of no noise, where both are
   of one kind: a few trusted rows among which the rare surprise is missing would seem far surer of themselves than they
-  are;
+  are. Some do so by chance: `SURELY` is needed if the noise that is then found makes all labels less likely by more
+  units than it has numbers;
 - all labels together: trusted ones without noise and the others with it, by a belief that is found on the trusted ones,
   are likelier by more than `LIKELIER` than all without noise by one belief. The priors of all numbers count.
 
-Without a control group noise of many numbers must instead raise the log-likelihood by as much as it has numbers
-(Akaike): hard classes that are given for one another look like it.
+Both of these explanations together need not be likelier by any margin.
+
+**Without a control group** the explanation of one number needs no margin either: its priors count already, and in small
+tables no more can be had. Noise of many numbers must instead raise the log-likelihood by as much as it has numbers
+(Akaike): hard classes that are given for one another look like it. Where it does not, or is less likely than noise of
+one number, this judges: where classes overlap, the other may find most labels wrong, and explain them worse.
 
 **Decided rows** were picked, mostly where label and belief are about as likely. Beliefs that are too sure there need
 not be so elsewhere, and a calibration that has no more than these rows to go by may be vague enough to explain all
@@ -42,8 +47,8 @@ from proxbi.cleaning.method import calibration, noise_model
 from proxbi.cleaning.method.calibration import TINY, Calibration, Labels, Scores, calibrate
 from proxbi.cleaning.method.noise_model import Noise
 
-CLEARLY = 2.0
-"""Standard errors: one of forty control groups is so much likelier by chance."""
+CLEARLY, SURELY = 2.0, 3.0
+"""Standard errors: one of forty control groups, and one of seven hundred, is so much likelier by chance."""
 LIKELIER = 2.0
 """Units of the log-posterior: odds of seven."""
 ENOUGH = 2500
@@ -90,6 +95,17 @@ class Evidence(NamedTuple):
         return np.flatnonzero(self.trusted)
 
 
+class Signs(NamedTuple):
+    """How much better noise explains labels than belief without noise."""
+
+    plainly: float
+    """By how many units of the log-posterior, if it is in no particular way: `Explained.plainly_likelier`."""
+    likelier: float
+    """By how many, if it has many numbers."""
+    pays: bool
+    """Whether these raise the log-likelihood by as much as they are."""
+
+
 class Decision(NamedTuple):
     """How a label is judged."""
 
@@ -124,8 +140,11 @@ def decide(scores: Scores, evidence: Evidence, draw: np.random.Generator) -> Dec
     offset = _offset(noise, sharp, scores, evidence)
     covariance = calibration.uncertainty(sharp, _take(scores, sure), labels.repeats[sure], offset)
     found = Decision(sharp, noise, True, covariance, sharp)
-    judges = np.sort(np.concatenate([some, sure]))
-    if explained.plainly_likelier > LIKELIER or _is_noisy(found, blurred, scores, evidence, judges):
+    likelier = _likelier(found, scores, evidence, np.sort(np.concatenate([some, sure])))
+    signs = Signs(explained.plainly_likelier, likelier, _pays(found, blurred, scores, evidence))
+    if not len(sure) and signs.plainly > (signs.likelier if signs.pays else 0):
+        return _plain(found, explained, scores, labels)
+    if _is_noisy(signs, blurred, scores, evidence):
         return found._replace(noise=noise_model.simplest(noise, belief, labels.take(labelled)))
     little = noise_model.no_noise(evidence.groups, evidence.classes)
     little = noise_model.fit_near(little, blurred.belief(scores)[doubtful], labels.take(doubtful))
@@ -224,18 +243,30 @@ def other_qualities(
     return np.stack(qualities)
 
 
-def _is_noisy(
-    found: Decision, blurred: Calibration, scores: Scores, evidence: Evidence, judges: Int[np.ndarray, " judges"]
-) -> bool:
-    """Whether a sign speaks against the simplest explanation; `judges` are the rows that judge explanations."""
+def _plain(found: Decision, explained: noise_model.Explained, scores: Scores, labels: Labels) -> Decision:
+    """The decision by noise in no particular way."""
+    sharp = explained.plain_calibration
+    noise = noise_model.fit_near(explained.plain, sharp.belief(scores), labels)
+    return found._replace(calibration=sharp, noise=noise, sharp=sharp)
+
+
+def _is_noisy(signs: Signs, blurred: Calibration, scores: Scores, evidence: Evidence) -> bool:
+    """Whether a sign speaks against the simplest explanation."""
     labels, control = evidence.labels, evidence.trusted & ~evidence.decided
     if np.any(labels.truth != labels.given):
         return True
     if not control.any():
-        simple = calibration.without_noise(blurred.belief(scores), labels)
-        gain = float(np.sum(_with_noise(found, scores, evidence) - simple))
-        return gain > noise_model.numbers(evidence.groups, evidence.classes)
-    return _apart_by(blurred, scores, evidence) > CLEARLY or _likelier(found, scores, evidence, judges) > LIKELIER
+        return signs.plainly > 0 or signs.pays
+    if max(signs.plainly, signs.likelier) > LIKELIER or min(signs.plainly, signs.likelier) > 0:
+        return True
+    possible = signs.likelier > -noise_model.numbers(evidence.groups, evidence.classes)
+    return _apart_by(blurred, scores, evidence) > (CLEARLY if possible else SURELY)
+
+
+def _pays(found: Decision, blurred: Calibration, scores: Scores, evidence: Evidence) -> bool:
+    """Whether the noise raises the log-likelihood by as much as it has numbers (Akaike)."""
+    gain = _with_noise(found, scores, evidence) - calibration.without_noise(blurred.belief(scores), evidence.labels)
+    return float(np.sum(gain)) > noise_model.numbers(evidence.groups, evidence.classes)
 
 
 def _likelier(found: Decision, scores: Scores, evidence: Evidence, judges: Int[np.ndarray, " judges"]) -> float:

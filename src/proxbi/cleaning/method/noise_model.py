@@ -86,8 +86,12 @@ class Explained(NamedTuple):
     halfway: Calibration
     """Between this and what noise in no particular way makes of it: the centre of the prior for trusted rows."""
     noise: Noise
+    plain: Noise
+    """Noise in no particular way, by itself: labels are wrong at one rate."""
+    plain_calibration: Calibration
+    """The calibration with it."""
     plainly_likelier: float
-    """By how many units noise in no particular way raises the log-posterior of the same belief without noise."""
+    """By how many units it raises the log-posterior of the same belief without noise."""
 
 
 class Verdict(NamedTuple):
@@ -164,7 +168,8 @@ def explain(scores: Scores, labels: Labels, groups: int, usual: Calibration, blu
     """What noisy labels alone say; `usual` is what is expected of such scores, and `blurred` what these labels say if
     none is wrong.
     """
-    centre, plainly_likelier = _explain_simply(scores, labels, usual)
+    centre, rate, plainly_likelier = _explain_simply(scores, labels, usual)
+    plain = plainly(no_noise(groups, len(usual.bias))._replace(rate=rate))
     now, noise = centre._replace(sharpness=centre.sharpness + np.log(SHARPER)), None
     least = without_noise(blurred.belief(scores), labels).sum() + numbers(groups, len(usual.bias))
     for done in range(MOST_ROUNDS):
@@ -176,7 +181,7 @@ def explain(scores: Scores, labels: Labels, groups: int, usual: Calibration, blu
         now = calibrate(scores, true_classes(verdict, labels), centre, VAGUE_SD, start=now)
     assert noise is not None
     halfway = now._replace(sharpness=(now.sharpness + centre.sharpness) / 2)
-    return Explained(now, halfway, noise, plainly_likelier)
+    return Explained(now, halfway, noise, plain, centre, plainly_likelier)
 
 
 def offset_of(noise: Noise, belief: Float[np.ndarray, "rows classes"], labels: Labels) -> Offset:
@@ -206,8 +211,9 @@ def price(noise: Noise) -> float:
     return sum(min(1.0, float((value - mean) / spread) ** 2 / 2) for value, (mean, spread) in parts)
 
 
-def _explain_simply(scores: Scores, labels: Labels, usual: Calibration) -> tuple[Calibration, float]:
-    """The calibration, without biases, by noisy labels that are all wrong at one rate r, and uniform where they are.
+def _explain_simply(scores: Scores, labels: Labels, usual: Calibration) -> tuple[Calibration, float, float]:
+    """The calibration, without biases, by noisy labels that are all wrong at one rate r, and uniform where they are;
+    and the log-odds of r.
 
     And by how many units its log-posterior is above that of the best one with r = 0.
     """
@@ -235,7 +241,7 @@ def _explain_simply(scores: Scores, labels: Labels, usual: Calibration) -> tuple
 
     noisy = min((best_from(rate, -np.inf, np.inf) for rate in RATES), key=lambda one: one.fun)
     never = best_from(NEVER, NEVER, NEVER).fun - ((NEVER - RATE[0]) / RATE[1]) ** 2 / 2  # no rate has no prior
-    return usual._replace(sharpness=noisy.x[:learners]), float(never - noisy.fun)
+    return usual._replace(sharpness=noisy.x[:learners]), float(noisy.x[-1]), float(never - noisy.fun)
 
 
 def true_classes(verdict: Verdict, labels: Labels) -> Float[np.ndarray, "rows classes"]:

@@ -35,6 +35,8 @@ MANY = 8000
 """With more fitted rows, the first fit, which is only used for weights, has fewer landmarks."""
 LANDMARKS, FEWER = 1500, 1024
 """Landmarks of the map; fewer if the table is sampled, since each further row costs one kernel value per landmark."""
+RIDGES = (0.0, 2.0, 4.0)
+"""Added to the log ridge that was solved for, to try larger ones: from the bound up to that of much noise."""
 BLOCK = 2048
 """Rows mapped at a time: their kernel values stay in the cache, which is twice as fast."""
 EVIDENCE = 20.0
@@ -149,8 +151,26 @@ class Fitted(NamedTuple):
     penalty: Array
     classes: int
 
+    def regress_best(
+        self, weights: Float[np.ndarray, " fit"], size: int
+    ) -> tuple[Array, Float[np.ndarray, "fit classes"]]:
+        """The same with the best ridge.
+
+        The ridge was solved for on a sample, with weights that were not yet these: it may be so small that wrong labels
+        are reproduced. Of some larger ones too, that is taken whose scores are closest to the labels, which had no part
+        in them.
+        """
+        total = (weights * np.asarray(self.rows.repeats)[: len(self.fit)])[:, None]
+        labels = np.eye(self.classes)[np.asarray(self.rows.given.labels)[: len(self.fit)]]
+        found = [self.regress(weights, size, more_ridge=more) for more in RIDGES]
+        return min(found, key=lambda one: float(np.sum(total * (one[1] - labels) ** 2)))
+
     def regress(
-        self, weights: Float[np.ndarray, " fit"], size: int, shares: Float[np.ndarray, "fit classes"] | None = None
+        self,
+        weights: Float[np.ndarray, " fit"],
+        size: int,
+        shares: Float[np.ndarray, "fit classes"] | None = None,
+        more_ridge: float = 0.0,
     ) -> tuple[Array, Float[np.ndarray, "fit classes"]]:
         """The coefficients of a fit with these weights on the first `size` features, and the score of each row from the
         fit without it. `shares` are class probabilities, used in place of the labels.
@@ -160,7 +180,7 @@ class Fitted(NamedTuple):
             np.asarray(self.rows.repeats)[: len(self.fit)] * weights.astype(np.float32), len(self.rows.repeats)
         )
         labels = self.rows.given.labels if shares is None else padded(shares.astype(np.float32), len(total))
-        found = ridge.fit(self.rows.features[:, :size], labels, total, self.penalty, self.classes)
+        found = ridge.fit(self.rows.features[:, :size], labels, total, self.penalty + more_ridge, self.classes)
         return found.coefficients, np.asarray(found.scores)[: len(self.fit)].astype(np.float64)
 
 
@@ -175,7 +195,7 @@ def judge_all(
     fitted = fit_rows(table, settings, bandwidth, draw)
     fit, trusted = fitted.fit, table.trusted[fitted.fit]
     most = fitted.rows.features.shape[1]
-    coefficients, kernel = fitted.regress(np.ones(len(fit)), ROUGH if len(fit) > MANY else most)
+    coefficients, kernel = fitted.regress_best(np.ones(len(fit)), ROUGH if len(fit) > MANY else most)
     others = [] if table.pred_probs is None else [learners.brought(table, fit)]
     grown = learners.forest(table, fit, kernel, int(draw.integers(2**31)))
     others += [] if grown is None else [grown]
@@ -187,7 +207,8 @@ def judge_all(
     quality = first = decision.verdict(scores, evidence.labels).quality
     weights = wanted_weights(wanted, table, fitted, settings) if wanted else np.where(trusted, 1, quality)
     if decision.noisy or wanted or len(fit) > MANY:
-        coefficients, scores[0] = fitted.regress(weights, most)
+        regress = fitted.regress if len(fit) > MANY else fitted.regress_best  # of many rows each fit costs seconds
+        coefficients, scores[0] = regress(weights, most)
         decision = decide_again(decision, scores, evidence, draw)
     if not _tells(decision, scores, evidence):
         return _nothing_known(table, len(fit))

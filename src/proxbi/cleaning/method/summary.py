@@ -152,7 +152,7 @@ def sentences(
             "before you drop any."
         )
     if not informed:
-        yield "Too few rows, or none of the features, tell what a label should be: all labels are kept as they are."
+        yield "There are too few rows, or the features do not predict the labels: all labels are kept as they are."
     best = min(verdict.scores, key=lambda score: score.loss).name
     if informed and wanted and verdict.chosen != best:
         yield f"Weights {verdict.chosen!r} were requested; weights {best!r} do better on held-out rows."
