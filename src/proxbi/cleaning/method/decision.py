@@ -16,7 +16,8 @@ is the simplest explanation, and kept unless there is a sign against it:
 - all labels together: trusted ones without noise and the others with it, by a belief that is found on the trusted ones,
   are likelier by more than `LIKELIER` than all without noise by one belief. The priors of all numbers count.
 
-Both of these explanations together need not be likelier by any margin.
+The two explanations by noise need no margin together: it is enough if one is likelier by more units than the other is
+less likely. On clean tables the one number is clearly against noise, however many numbers happen to fit.
 
 **Without a control group** the explanation of one number needs no margin either: its priors count already, and in small
 tables no more can be had. Noise of many numbers must instead raise the log-likelihood by as much as it has numbers
@@ -257,7 +258,7 @@ def _is_noisy(signs: Signs, blurred: Calibration, scores: Scores, evidence: Evid
         return True
     if not control.any():
         return signs.plainly > 0 or signs.pays
-    if max(signs.plainly, signs.likelier) > LIKELIER or min(signs.plainly, signs.likelier) > 0:
+    if max(signs.plainly, signs.likelier) > LIKELIER or signs.plainly + signs.likelier > 0:
         return True
     possible = signs.likelier > -noise_model.numbers(evidence.groups, evidence.classes)
     return _apart_by(blurred, scores, evidence) > (CLEARLY if possible else SURELY)
