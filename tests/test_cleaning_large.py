@@ -452,7 +452,7 @@ def refused(folder: Path, *options: object) -> str:
         (["data/*.parquet", "--out", "whole.parquet"], "whole.parquet is a file"),
         (["data/*.parquet", "--out", "o", "--pred-probs", "p.csv"], "--pred-probs needs all rows in memory"),
         (["data/*.parquet", "--out", "o", "--decisions", "d.csv"], "d.csv does not exist"),
-        (["data/*.parquet", "--out", "o", "--report", "data"], "data is a folder"),
+        (["data/*.parquet", "--out", "o", "--report", "data"], "data is a directory"),
         (
             ["data/*.parquet", "--out", "o", "--scheduler", "tcp://x:1"],
             "--scheduler and --workers are for --engine dask",

@@ -231,7 +231,7 @@ GOLD = [*LABEL, "--trusted-col", "gold"]
         (SMALL, [*GOLD, "--out", "out.csv", "--json", "out.csv"], "out.csv is named twice"),
         (SMALL, [*GOLD, "--out", "out.xlsx"], "unknown extension"),
         (SMALL, [*GOLD, "--out", "/dev/null/folder/out.csv"], "cannot be written"),
-        (SMALL, [*GOLD, "--report", "."], "is a folder"),
+        (SMALL, [*GOLD, "--report", "."], "is a directory"),
         (SMALL.replace("y,", "x,"), GOLD, "one class only, 'x'"),
         (SMALL.replace(",0\n", ",1\n"), GOLD, "all rows"),
         (SMALL.replace(",1\n", ",0\n"), GOLD, "no row"),

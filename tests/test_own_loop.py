@@ -43,7 +43,7 @@ def test_more_accuracy_is_asked_for_and_given() -> None:
     case = smooth_nonquadratic(100.0)
     truth = case.gradient(case.x0)
     calls = []
-    for accuracy in (1e-1, 1e-4, 1e-10):
+    for accuracy in (1e-1, 1e-7, 1e-10):  # a first hypergradient is accurate to about 1e-6 in any case
         _, gradient, info = value_and_hypergradient(case.problem, case.x0, case.y0, accuracy=accuracy)
         assert jnp.linalg.norm(gradient - truth) <= info.error <= accuracy * jnp.linalg.norm(gradient)
         calls.append(int(info.counts.total))

@@ -18,7 +18,8 @@ the old y and v, which is not computed, was much further from d than d_last is.)
 
 **At x0** there is nothing to judge errors by: CG knows only the curvatures that it has met, and where these are large
 and others are not, as with features of very different scales, it takes errors to be far smaller than they are. So the
-first corrections are made to 1e-6 of their size. That costs some products once, and M knows more curvatures for it.
+first corrections are made to 1e-6 of their size (in float32 to 1e-5, beyond which is rounding). That costs some
+products once, and M knows more curvatures for it.
 
 **The error of the value.** Phi^ = f - <v, g_y> has the error <e_v', H e_y> with e_v' = e_v + the error of v that is due
 to y; corrections of y by c_y went with corrections of v by c_v, so e_v' is about e_v + (c_v / c_y) e_y / 2.
@@ -136,7 +137,8 @@ class Implicit(ControlledHypergradient):
         known, problem = unknown(x, y, None), ridged(problem, self.damping)
         own = problem.lower_regularizer is None and problem.preconditioner(x, y) is not None
         pairs = None if own else _lbfgs.empty(ravel_pytree(y)[0], self._room(problem, x, y))
-        return known._replace(carry=Learned(pairs, jnp.full_like(known.value, _FIRST), first_probe(problem, y)))
+        first = max(_FIRST, float(jnp.finfo(known.value.dtype).eps) ** 0.5)
+        return known._replace(carry=Learned(pairs, jnp.full_like(known.value, first), first_probe(problem, y)))
 
     def _room(self, problem: Problem, x: PyTree, y: PyTree) -> int:
         """How many pairs are worth their cost: as many as y can use, and no more than cost as much as a product."""
