@@ -127,17 +127,22 @@ ADJUSTED = jax.jit(lambda scale, x, d, used, number: scale.adjusted(x, d, used, 
 @settings(max_examples=30)
 @given(angle=st.floats(0, np.pi), size=st.floats(1e-6, 1e6), ceiling=st.floats(0.5, 4))
 def test_the_step_of_x_grows_by_the_cosine_of_two_ways(angle: float, size: float, ceiling: float) -> None:
-    """Longer where x went on, shorter by the square where it came back, as it was where it turned; never past 1 / D."""
+    """Longer where x went on, shorter by the square where it came back or swings; as it was where it turned; never past
+    1 / D.
+    """
     last = jnp.array([1.0, 0.0])
     way = size * jnp.array([np.cos(angle), np.sin(angle)])
     one, least, steps = jnp.array(1.0), jnp.int32(7), 7
-    path = Way(jnp.int32(3), jnp.array(0.5 * (steps - 1)), jnp.zeros(2), last)  # steps were half as long as b
+    zero = jnp.array(0.0)
+    path = Way(jnp.int32(3), jnp.array(0.5 * (steps - 1)), jnp.zeros(2), last, zero, zero)  # half as long as b
     before = Scale(one, one, one, jnp.array(ceiling), one, one, least, least, path, None)
     after = ADJUSTED(before, way, last, jnp.array(0.5), jnp.int32(10))
     cosine = np.cos(angle)
-    factor = 2 ** (0.5 * cosine if cosine > 0 else cosine)
+    factor = 2 ** (cosine if cosine > 0 else 2 * cosine)
     np.testing.assert_allclose(after.outer, min(0.5 * factor, ceiling), rtol=1e-9)
     np.testing.assert_array_equal(after.path.last, way)
+    swings = before._replace(path=path._replace(slopes=jnp.array(steps * 2.1), before=one))
+    np.testing.assert_allclose(ADJUSTED(swings, way, last, jnp.array(0.5), jnp.int32(10)).outer, 0.125)
     assert ADJUSTED(before, way, last, one, jnp.int32(9)).outer == 1  # the window has not ended
     slow = before.following(
         jnp.array(0.01)
@@ -148,7 +153,7 @@ def test_the_step_of_x_grows_by_the_cosine_of_two_ways(angle: float, size: float
     assert ADJUSTED(later, way, last, one, jnp.int32(1400)).outer != 1
 
 
-@pytest.mark.parametrize(("solver", "largest"), [(ProxSRBA(relearn=False), 1e-10), (ProxSABA(relearn=False), 1e-5)])
+@pytest.mark.parametrize(("solver", "largest"), [(ProxSRBA(relearn=False), 1e-10), (ProxSABA(relearn=False), 1e-4)])
 def test_runs_that_have_converged_stay_where_they_are(solver: OnBatches, largest: float) -> None:
     """At rounding, cosines are chance: b grew until x was thrown back to 1e-2, in two of sixteen runs."""
 
@@ -170,7 +175,7 @@ def test_runs_that_have_converged_stay_where_they_are(solver: OnBatches, largest
 def test_a_step_of_x_that_waits_begins_with_its_reach() -> None:
     """Three tenths of the length of x, along the sum of the directions of the first window."""
     zero, window, x = jnp.array(0.0), jnp.int32(2), jnp.array([30.0, 40.0])
-    path = Way(jnp.int32(0), zero, x, jnp.zeros(2))
+    path = Way(jnp.int32(0), zero, x, jnp.zeros(2), zero, zero)
     waiting = Scale(zero, zero, zero, jnp.array(jnp.inf), zero, jnp.array(1.0), window, window, path, None)
     for number, direction in enumerate(([1.0, 0.0], [0.0, 2.0]), start=1):
         waiting = ADJUSTED(waiting, x, jnp.array(direction), zero, jnp.int32(number))
@@ -183,7 +188,7 @@ def test_the_step_of_x_is_adjusted_as_the_run_shows() -> None:
     """Phi = cosh-like: its curvature at x0 is e^4 times that at the minimum, and so is its slope."""
 
     def bent(x: Any, y: Any, batch: Any) -> Any:
-        return jnp.mean(jnp.cosh(y - batch["t"]))
+        return jnp.mean(jnp.cosh(y[None] - batch["t"]))
 
     problem = Problem(bent, lower, Zero(), Rows(upper={"t": 0.1 * UPPER["t"]}, lower=LOWER))
     x0, solver = jnp.full(3, 4.0), ProxSABA(batch=BATCH)

@@ -28,13 +28,16 @@ the next. By the sum of directions Delta, S = -b Delta, and S' is about -b w gra
     d Phi(x) / d log b = -b <grad Phi(x), Delta> = <grad Phi(x), S> ~ -<S', S> / (b w) :
 
 a longer step would have gained where <S, S'> > 0, a shorter one where it is negative; exact line searches end with
-<S, S'> = 0. After each window b becomes G^cos(S, S') times the mean step size that the bounds let through, with G =
-`_GROWS` where the cosine is positive and its square where it is negative. What is slow keeps its direction and makes b
-grow, what oscillates makes it shrink, and in balance both decay at one rate. Where noise is all, S and S' are
-independent or, as x is pulled back, opposed: b shrinks, as it should (Pflug's test). This is hypergradient descent on
-log b (Almeida et al. 1998; Baydin et al. 2018), with windows in the place of steps. The square is there because a b
-that is too short costs time, but one that is too long makes x, y and v swing: with the same G both ways runs that had
-converged to rounding, where cosines are chance, were thrown back to 1e-2.
+<S, S'> = 0. After each window b becomes 2^cos(S, S') times the mean step size that the bounds let through, and 4^cos
+where the cosine is negative. What is slow keeps its direction and makes b grow, what oscillates makes it shrink, and in
+balance both decay at one rate. Where noise is all, S and S' are independent or, as x is pulled back, opposed: b
+shrinks, as it should (Pflug's test). This is hypergradient descent on log b (Almeida et al. 1998; Baydin et al. 2018),
+with windows in the place of steps.
+
+A b that is too short costs time, but one that is too long makes x, y and v swing, and swings within a window are no
+part of S. So b shrinks faster than it grows, and where directions are twice as long as over the window before, x swings
+already: that counts as a cosine of -1. (Without both, runs that had converged to rounding, where cosines are chance,
+were thrown back to 1e-2.)
 
 A window must average the noise, which tables remember for an epoch: a quarter of H, or all of it where x has an entry
 for each row, as each moves once in an epoch. And it should outlast the lag, `_TURNS` / r steps. As r is a guess, and a
@@ -65,9 +68,8 @@ _PROBE = 0.1  # l, relative to the length of x, or of a vector of ones
 _REACH = 3.0  # l in a horizon: 0.3 of the length of x; the only value tried
 _SHORTEST = 32  # steps of a horizon: in fewer, v does not follow at all
 _LONGEST = 1000  # and where neither tables nor entries for each row need all of an epoch
-_GROWS = (
-    2**0.5
-)  # with 2**0.75 one of 32 runs of a well-conditioned problem still swings; it costs hyper-cleaning some passes
+_GROWS, _SHRINKS = 2.0, 4.0  # growing by the root of 2 instead, penalties far from x0 were not reached in time
+_RISES = 2.0  # times the mean length of directions over a window: noise alone changes it by less
 _SLOWEST = 1e-4  # r, for windows that end
 _SEED = 0xB5297A4D  # of the batches looked at: they are the same in all runs, which may be resumed
 
@@ -81,6 +83,10 @@ class Path(NamedTuple):
     place: PyTree
     last: PyTree
     """The way of x over the window before; while x waits, the sum of directions."""
+    slopes: Scalar
+    """The sum of the lengths of directions."""
+    before: Scalar
+    """Their mean over the window before; 0 before the first."""
 
 
 class Looked(NamedTuple):
@@ -141,17 +147,21 @@ class Scale(NamedTuple):
             return self
         waits = self.outer == 0
         path = self.path._replace(
-            used=self.path.used + used, last=_tree.axpy(jnp.where(waits, 1, 0), direction, self.path.last)
+            used=self.path.used + used,
+            slopes=self.path.slopes + _tree.norm(direction).astype(used.dtype),
+            last=_tree.axpy(jnp.where(waits, 1, 0), direction, self.path.last),
         )
 
         def ended() -> tuple[Scalar, Path]:
             first = _first(x, path.last).astype(self.outer.dtype)
             way = _tree.where(waits, _tree.scale(-first, path.last), _tree.subtract(x, path.place))
             cosine = ratio(_tree.dot(way, path.last), _tree.norm(way) * _tree.norm(path.last))
-            mean = path.used / (number - path.begun).astype(used.dtype)
-            factor = jnp.where(cosine > 0, _GROWS, _GROWS**2) ** cosine
-            outer = jnp.where(waits, first, mean * factor)
-            return jnp.minimum(outer, self.ceiling), Path(number, jnp.zeros_like(used), x, way)
+            steps, zero = (number - path.begun).astype(used.dtype), jnp.zeros_like(used)
+            slope = path.slopes / steps
+            cosine = jnp.where((path.before > 0) & (slope > _RISES * path.before), -1, cosine)
+            factor = jnp.where(cosine > 0, _GROWS, _SHRINKS) ** cosine
+            outer = jnp.where(waits, first, path.used / steps * factor)
+            return jnp.minimum(outer, self.ceiling), Path(number, zero, x, way, zero, slope)
 
         longest = jnp.maximum(jnp.ceil(_TURNS / self.follow).astype(jnp.int32), self.least)
         length = jnp.where(waits, self.horizon, jnp.clip(path.begun, self.least, longest))
@@ -182,7 +192,7 @@ def learned(solver: "OnBatches", problem: Problem, x: PyTree, y: PyTree) -> tupl
         return scale, counts
     scale = scale._replace(looked=Looked(none, x, _random_like(y), _random_like(x)))
     if given[1] is None:
-        scale = scale._replace(path=Path(none, zero, x, _tree.zeros_like(x)))
+        scale = scale._replace(path=Path(none, zero, x, _tree.zeros_like(x), zero, zero))
     return looked_at(solver, problem, scale, (x, y, _tree.zeros_like(y)), none, powers=_POWERS)
 
 
