@@ -15,7 +15,8 @@ from proxbi.distributed import initialize, row_mesh
 
 LAUNCH = initialize()
 
-from child_mesh import FIXED, linear, numbers, starts  # noqa: E402  # makes JAX arrays: these must come after `initialize`
+# E402 is off: this module makes JAX arrays when it is imported, and `initialize` must come before any of them.
+from child_mesh import FIXED, linear, numbers, starts  # noqa: E402
 
 ENDLESS = 10**8
 

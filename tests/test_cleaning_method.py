@@ -352,6 +352,19 @@ def test_a_control_group_does_not_outweigh_labels_that_noise_explains_far_worse(
     assert decision._is_noisy(decision.Signs(-5.0, -60.0, False), known.usual, scores, known)
 
 
+def test_noise_is_believed_where_one_explanation_gains_more_than_the_other_loses(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Three wrong labels of 120 in iris were not: -0.3 and 0.8 units, where right labels have -2.6 and -2."""
+    monkeypatch.setattr(decision, "_apart_by", lambda *_: 0.0)
+    draw = np.random.default_rng(0)
+    truth = draw.integers(4, size=100)
+    scores, known = blurred_scores(truth, draw), evidence(truth, np.arange(100) < 50)
+    for plainly, likelier, noisy in ((-0.3, 0.8, True), (0.8, -0.3, True), (-2.0, 1.9, False), (-2.6, -2.0, False)):
+        signs = decision.Signs(plainly, likelier, False)
+        assert decision._is_noisy(signs, known.usual, scores, known) == noisy
+
+
 def test_what_the_numbers_of_noise_cost() -> None:
     noise = noise_model.no_noise(2, 3)._replace(rate=-0.5, hard=0.5, by_group=np.array([1.5, 0.0]))
     assert_allclose(noise_model.price(noise), 3 / 2)

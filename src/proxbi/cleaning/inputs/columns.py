@@ -148,8 +148,9 @@ def texts(column: Column, where: Where = by_index) -> tuple[np.ndarray, Bool[np.
 
 
 def _is_text(value: Any) -> bool:
-    try:
-        str(value, "utf-8") if isinstance(value, bytes) else value
-    except UnicodeDecodeError:
-        return False
+    if isinstance(value, bytes):
+        try:
+            value.decode()
+        except UnicodeDecodeError:
+            return False
     return True

@@ -69,7 +69,7 @@ _REACH = 3.0  # l in a horizon: 0.3 of the length of x; the only value tried
 _SHORTEST = 32  # steps of a horizon: in fewer, v does not follow at all
 _LONGEST = 1000  # and where neither tables nor entries for each row need all of an epoch
 _GROWS, _SHRINKS = 2.0, 4.0  # growing by the root of 2 instead, penalties far from x0 were not reached in time
-_RISES = 2.0  # times the mean length of directions over a window: noise alone changes it by less
+_RISES = 2.0  # times the mean length of directions over the window before; 1.5 did alike
 _SLOWEST = 1e-4  # r, for windows that end
 _SEED = 0xB5297A4D  # of the batches looked at: they are the same in all runs, which may be resumed
 
