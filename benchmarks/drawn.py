@@ -395,8 +395,8 @@ def run(kind: str, h: str, seed: int) -> dict[str, Any]:
 
 def line(row: dict[str, Any]) -> str:
     numbers = "".join(f"{row[name]:10.1e}" if name in row else f"{'-':>10s}" for name in ("claim", "left", "behind"))
-    flags = " WORSE" * row["worse"] + " FALSE" * (row["claim"] > 1 and not row["rounded"])
-    flags += " LEFT" * (row["status"] == "CONVERGED" and row.get("left", 0) > 1e-3)
+    flags = " WORSE" * bool(row["worse"]) + " FALSE" * bool(row["claim"] > 1 and not row["rounded"])
+    flags += " LEFT" * bool(row["status"] == "CONVERGED" and row.get("left", 0) > 1e-3)
     return f"{row['problem']:22s}{row['status']:16s}{row['calls']:7d}{row['end']:12.4g}{numbers}{flags}"
 
 
