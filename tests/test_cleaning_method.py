@@ -338,31 +338,30 @@ def test_most_labels_of_classes_that_overlap_are_not_taken_for_wrong(seed: int) 
     assert np.mean(found.verdict(scores, known.labels).quality < 0.5) < 0.1
 
 
+def believed(monkeypatch: pytest.MonkeyPatch, apart: float, plainly: float, likelier: float) -> bool:
+    """Whether noise is believed with these signs, and a control group that is so many standard errors apart."""
+    monkeypatch.setattr(decision, "_apart_by", lambda *_: apart)
+    draw = np.random.default_rng(0)
+    truth = draw.integers(4, size=100)
+    scores, known = blurred_scores(truth, draw), evidence(truth, np.arange(100) < 50)
+    return decision._is_noisy(decision.Signs(plainly, likelier, False), known.usual, scores, known)
+
+
 def test_a_control_group_does_not_outweigh_labels_that_noise_explains_far_worse(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """It did, on satellite without wrong labels: every tenth was flagged."""
-    monkeypatch.setattr(decision, "_apart_by", lambda *_: 2.1)
-    draw = np.random.default_rng(0)
-    truth = draw.integers(4, size=100)
-    scores, known = blurred_scores(truth, draw), evidence(truth, np.arange(100) < 50)
-    assert decision._is_noisy(decision.Signs(-5.0, -1.0, False), known.usual, scores, known)
-    assert not decision._is_noisy(decision.Signs(-5.0, -60.0, False), known.usual, scores, known)
-    monkeypatch.setattr(decision, "_apart_by", lambda *_: 8.0)
-    assert decision._is_noisy(decision.Signs(-5.0, -60.0, False), known.usual, scores, known)
+    assert believed(monkeypatch, 2.1, -5.0, -1.0)
+    assert not believed(monkeypatch, 2.1, -5.0, -60.0)
+    assert believed(monkeypatch, 8.0, -5.0, -60.0)
 
 
 def test_noise_is_believed_where_one_explanation_gains_more_than_the_other_loses(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """Three wrong labels of 120 in iris were not: -0.3 and 0.8 units, where right labels have -2.6 and -2."""
-    monkeypatch.setattr(decision, "_apart_by", lambda *_: 0.0)
-    draw = np.random.default_rng(0)
-    truth = draw.integers(4, size=100)
-    scores, known = blurred_scores(truth, draw), evidence(truth, np.arange(100) < 50)
     for plainly, likelier, noisy in ((-0.3, 0.8, True), (0.8, -0.3, True), (-2.0, 1.9, False), (-2.6, -2.0, False)):
-        signs = decision.Signs(plainly, likelier, False)
-        assert decision._is_noisy(signs, known.usual, scores, known) == noisy
+        assert believed(monkeypatch, 0.0, plainly, likelier) == noisy
 
 
 def test_what_the_numbers_of_noise_cost() -> None:
