@@ -407,6 +407,8 @@ def main() -> None:
     parser.add_argument("--json", type=Path)
     arguments = parser.parse_args()
     kinds = arguments.only.split(",") if arguments.only else list(KINDS)
+    if unknown := set(kinds) - set(KINDS):
+        parser.error(f"--only: no kind is called {', '.join(sorted(unknown))}; there are {', '.join(KINDS)}.")
     rows = []
     print(f"{'problem':22s}{'status':16s}{'calls':>7s}{'objective':>12s}{'claim':>10s}{'left':>10s}{'behind':>10s}")
     for kind in kinds:
