@@ -8,7 +8,7 @@ finite at the start.
 
 from collections.abc import Iterator
 from dataclasses import replace
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -19,9 +19,9 @@ from jaxtyping import Array, PyTree
 
 from proxbi import _compile, _tree
 from proxbi._place import HERE
-from proxbi._tree import Scalar
 from proxbi.hypergradient import Implicit
-from proxbi.problem import Counts, Problem, ridged
+from proxbi.hypergradient.implicit import Learned
+from proxbi.problem import Problem, ridged
 from proxbi.regularizers import Regularizer
 from proxbi.result import Result, Status
 from proxbi.solvers import OnBatches, Solver
@@ -41,15 +41,16 @@ _REACH = 0.1  # of the size of y: how far away from it
 _WEAKEST = 1e-9  # a regularizer that keeps x at 0 even with this factor is a constraint
 _HALVINGS = 12  # of the range of that factor, in its logarithm: two digits
 _LOCAL = 1e-12  # of a step along the slope: so short that an h that is not convex is what it is near 0
-_DESCENT_STEPS = 2000  # of L-BFGS: a minute of gradients that take 30 ms each
-LOCAL = (
-    "The lower objective is not convex in y: its curvature is negative at y0. y is the local minimiser that descent "
-    "from y0 leads to, followed as x changes; from another y0 there may be another one."
+_LOCAL_MINIMISER = (
+    "The lower objective is not convex in y: negative curvature was met. y is a local minimiser, followed as "
+    "x changes; from another y0 there may be another one."
 )
 
 
 def named(problem: Problem, solver: Solver, result: Result) -> Result:
     """The result with the status and the notes that fit what is seen at its end."""
+    if _local(result):
+        result = replace(result, notes=(*result.notes, _LOCAL_MINIMISER))
     if not result.status.failed:
         result = replace(result, notes=(*result.notes, *_emptied(problem, result)))
     if result.status is Status.NONFINITE_START:
@@ -61,6 +62,14 @@ def named(problem: Problem, solver: Solver, result: Result) -> Result:
     if isinstance(solver, OnBatches) or not _unclear(result):
         return result
     return replace(result, status=_cause(_damped(problem, solver), result.x, result.y, result.status))
+
+
+def _local(result: Result) -> bool:
+    """Whether y is a minimiser that was found by way of negative curvature."""
+    state = result.state.state
+    learned = state.at.found.carry if isinstance(state, AdaptiveState) else None
+    solved = result.improved or not result.status.failed
+    return solved and isinstance(learned, Learned) and bool(jnp.any(learned.saddles > 0))
 
 
 def _unclear(result: Result) -> bool:
@@ -211,34 +220,3 @@ def _not_finite(problem: Problem, x: PyTree, y: PyTree) -> str:
     if not broken:
         return "All are finite at x0 and y0, but not where the search for the lower solution leads from there."
     return f"Not finite: {', '.join(broken)}."
-
-
-def descended(problem: Problem, solver: Solver, x: PyTree, y: PyTree) -> tuple[PyTree, Counts] | None:
-    """A y below the one given where g is strongly convex in y, by L-BFGS, which needs no convexity; None where it finds
-    none: where g has no lower bound, or y is a saddle.
-    """
-    from scipy.optimize import minimize as descend  # only who needs it waits for it
-
-    problem = _damped(problem, solver)
-    flat, unravel = ravel_pytree(y)
-
-    def value(at: Any) -> tuple[float, Any]:
-        level, slope = _flat_lower(problem, x, unravel(jnp.asarray(at, flat.dtype)))
-        return float(level), np.asarray(slope, float)
-
-    with np.errstate(all="ignore"):
-        found = descend(
-            value, np.asarray(flat, float), jac=True, method="L-BFGS-B", options={"maxiter": _DESCENT_STEPS}
-        )
-    end = unravel(jnp.asarray(found.x, flat.dtype))
-    if not np.isfinite(found.fun) or not bool(_tree.all_finite(end)):
-        return None
-    seen = _Curvatures.at(problem, x, end)
-    good = np.isfinite(seen).all() and seen.smallest > 0 and not seen.flat
-    return (end, Counts(grad_lower=int(found.nfev))) if good else None
-
-
-@_compile.jit
-def _flat_lower(problem: Problem, x: PyTree, y: PyTree) -> tuple[Scalar, Array]:
-    level, slope = problem.value_and_grad_lower(x, y)
-    return level, ravel_pytree(slope)[0]

@@ -14,11 +14,10 @@ import numpy as np
 from jaxtyping import Array, Bool, PRNGKeyArray, PyTree
 
 from proxbi import _check, _compile, _loop
-from proxbi._cause import LOCAL, descended, named
+from proxbi._cause import named
 from proxbi._estimate import estimated
 from proxbi._loop import Chunk, Goal
 from proxbi._memory import memory_short
-from proxbi._validate import first_state
 from proxbi.callbacks import AnyCallback, Callback
 from proxbi.certificate import Bounds, Certificate
 from proxbi.problem import Counts, Problem, in_blocks
@@ -54,7 +53,6 @@ class Driver:
         self.rechecks = 0
         self.wasted = Counts()
         self.certificate: Certificate | None = None
-        self.notes: tuple[str, ...] = ()
 
     def close(self) -> None:
         """At the end of a run, however it ended."""
@@ -128,24 +126,9 @@ class Driver:
         start = self.snapshot.step == 0 and fault is Fault.DIVERGED
         return Status.NONFINITE_START if start else Status[fault.name]
 
-    def descend(self, status: Status) -> Status | None:
-        """Where g is not convex at y0: begin again at a local minimiser below it, once. None to continue from there."""
-        if self.snapshot.step or not self.solver.looks_ahead or self.problem.lower_regularizer is not None:
-            return status
-        x, y = self.snapshot.state.x, self.snapshot.state.y
-        found = None if self.notes else descended(self.problem, self.solver, x, y)
-        if found is None:
-            self.notes = ()
-            return status
-        counts = self.snapshot.counts + self._counted(found[1])
-        self.snapshot = self.snapshot._replace(state=first_state(self.problem, self.solver, x, found[0]), counts=counts)
-        self.notes = (LOCAL,)
-        return None
-
     def near(self) -> bool:
         """Whether the last step found its x as stationary as was asked for."""
-        history = self.snapshot.history  # empty where `descend` has just begun anew
-        return bool(history) and bool(self._goal().reached(_Reading(history[-1])))
+        return bool(self._goal().reached(_Reading(self.snapshot.history[-1])))
 
     def settle(self) -> Status | None:
         """Confirm convergence with a more accurate hypergradient. CONVERGED if x passes, PRECISION after too many
@@ -201,7 +184,6 @@ class Driver:
             guaranteed=known.guaranteed,
             certificate_rows=int(known.rows),
             standard_error=float(known.standard_error),
-            notes=self.notes,
         )
 
     def _counted(self, counts: Counts) -> Counts:

@@ -142,8 +142,6 @@ def minimize(
         while status is None and loop.snapshot.step < steps:
             rows = len(loop.snapshot.history)
             status = loop.advance(loop.chunk(every, steps), callbacks, ended)
-            if status is Status.NEGATIVE_CURVATURE:
-                status = loop.descend(status)
             for row in loop.snapshot.history[rows:]:
                 asked = [callback(row, loop.snapshot) for callback in callbacks]
                 status = status or next((a if isinstance(a, Status) else Status.STOPPED for a in asked if a), None)

@@ -71,6 +71,7 @@ class Krylov(NamedTuple):
     size: Scalar  # |r|
     energy: Scalar  # <v, H v>, for a start at zero
     longest: Scalar  # the longest step so far: an estimate of 1 / lambda_min(M H)
+    cosine: Scalar  # between the last p and H p: far below 0 where H has negative curvature along it
     measured: Scalar  # |r| when it was last computed as b - H v
     measure: Array
     status: Int[Array, ""]
@@ -144,6 +145,7 @@ def _started(
         size=size if v0 is None else jnp.where(settled, size, unknown),
         energy=none,
         longest=none,
+        cosine=none,
         measured=unknown,
         measure=jnp.asarray(v0 is not None),
         status=status.astype(jnp.int32),
@@ -162,8 +164,8 @@ def _moved(at: Krylov, product: PyTree, b: PyTree, precondition: Matvec, verify:
     eps, norm = float(jnp.finfo(at.size.dtype).eps), _tree.norm if verify else _tree.length
     curvature = _tree.dot(at.direction, product)
     # For a positive definite H the cosine between p and H p is at least about 2 / sqrt(kappa).
-    level = curvature <= eps * norm(at.direction) * norm(product)
-    flat = level | (at.decrease <= 0)
+    cosine = _ratio(curvature, norm(at.direction) * norm(product))
+    flat = (cosine <= eps) | (at.decrease <= 0)
     length = jnp.where(flat, 0, _ratio(at.decrease, curvature))
     if verify:
         flat, length = flat & ~at.measure, jnp.where(at.measure, 0, length)
@@ -186,6 +188,7 @@ def _moved(at: Krylov, product: PyTree, b: PyTree, precondition: Matvec, verify:
         size=size,
         energy=at.energy + length * at.decrease,
         longest=jnp.maximum(at.longest, length),
+        cosine=cosine,
         status=status.astype(jnp.int32),
         iterations=at.iterations + jnp.where(at.measure, 0, 1),
         matvecs=at.matvecs + 1,
@@ -211,7 +214,9 @@ def _ended(at: Krylov, moved: Krylov, small: Array, steps: Any, observed: PyTree
         ends = {LinearStatus.OK: small, LinearStatus.BUDGET: used_up}
     status = jnp.select([~good, *ends.values()], [moved.status, *ends], _RUNNING).astype(jnp.int32)
     kept = _tree.where(good, moved, at)
-    return kept._replace(status=status, iterations=moved.iterations, matvecs=moved.matvecs, observed=observed)
+    return kept._replace(
+        status=status, iterations=moved.iterations, matvecs=moved.matvecs, cosine=moved.cosine, observed=observed
+    )
 
 
 class CG(LinearSolver):

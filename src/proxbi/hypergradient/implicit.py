@@ -24,6 +24,12 @@ products once, and M knows more curvatures for it.
 **The error of the value.** Phi^ = f - <v, g_y> has the error <e_v', H e_y> with e_v' = e_v + the error of v that is due
 to y; corrections of y by c_y went with corrections of v by c_v, so e_v' is about e_v + (c_v / c_y) e_y / 2.
 
+**Saddles.** Where CG meets a direction p with <p, H p> <= 0, in either of the two equations, y is not near a minimiser.
+Newton's step is then what CG had found of it, and a tenth of |y| along p, downhill: y leaves saddles, and goes on to a
+local minimiser of g. At a saddle g_y = 0 tells nothing, but f_y has a part along p: so the branch of minimisers that
+the run followed may end or fork as x changes, and the run goes over to one that goes on. Phi may jump there, as any
+trial may: it is taken where values show a decrease.
+
 **Lower steps** keep g finite and falling. With a lower regularizer, H, g_y, f_y and g_xy stand for what they are on the
 active face (`_lower_level.py`); the loop is the same.
 """
@@ -51,12 +57,15 @@ _LOOSEST, _TIGHTEST = 0.3, 1e-6  # accuracies of a first round: looser ones teac
 _LARGEST_RESIDUAL = 0.1  # of the adjoint equation, relative to its right side
 _MOST_ROUNDS = 4
 _MOST_NEWTON_STEPS = 50
+_PATIENCE = 10  # Newton steps, from which on each is twice as accurate: CG may have missed a direction that is flat
 _SLACK = 1.5  # beyond the accuracy of the last Newton step, for its error: the next step would cost as much again
 _SHRINKS = 0.5  # Newton steps that do not fall below this part of the last one may have no end: g has no minimiser
 _PASSES = 20  # over y, for each pair and call of the preconditioner, as measured
 _LEAST_MEMORY, _MEMORY, _USEFUL = 40, 80, 8  # pairs: one for so many entries of y, and between these
 _INNER_STEPS = 3_000  # seconds of work, where a product takes part of a millisecond
 _UNSETTLED_STEPS = 50  # products for a Newton step before the active set is known
+_CLEAR = 0.75  # power of the rounding unit: a cosine between p and H p that is further below 0 is not rounding
+_ESCAPE = 0.1  # of the size of y: a step along negative curvature, which is cut where g does not fall so far
 _SMALL = 4096  # entries of y, up to which passes cost less than the calls themselves
 
 _LOWER, _ADJOINT, _DONE = range(3)  # what the next correction is for
@@ -71,6 +80,8 @@ class Learned(NamedTuple):
     """|d + s| / |d - d_last| at the last x: how small errors must be beside corrections."""
     probe: PyTree
     """Of the power method, where the lower level has a regularizer; else None."""
+    saddles: Int[Array, ""]
+    """How often y left a direction of negative curvature."""
 
 
 class _Correction(NamedTuple):
@@ -79,6 +90,7 @@ class _Correction(NamedTuple):
     left: Scalar
     residual: Scalar
     cg: Krylov
+    saddle: Bool[Array, ""]  # whether the step leads away from one, and is one of y
 
 
 class _At(NamedTuple):
@@ -138,7 +150,8 @@ class Implicit(ControlledHypergradient):
         own = problem.lower_regularizer is None and problem.preconditioner(x, y) is not None
         pairs = None if own else _lbfgs.empty(ravel_pytree(y)[0], self._room(problem, x, y))
         first = max(_FIRST, float(jnp.finfo(known.value.dtype).eps) ** 0.5)
-        return known._replace(carry=Learned(pairs, jnp.full_like(known.value, first), first_probe(problem, y)))
+        relation, probe = jnp.full_like(known.value, first), first_probe(problem, y)
+        return known._replace(carry=Learned(pairs, relation, probe, jnp.int32(0)))
 
     def _room(self, problem: Problem, x: PyTree, y: PyTree) -> int:
         """How many pairs are worth their cost: as many as y can use, and no more than cost as much as a product."""
@@ -170,14 +183,19 @@ class Implicit(ControlledHypergradient):
             left = self.inner_steps - counts.hvp
             steps = jnp.where(at.lower.unsettled, jnp.minimum(left, _UNSETTLED_STEPS), left)
             e = _correction(here.product, rhs, at, adjoint, precondition, steps)
+            if problem.lower_regularizer is None:
+                e = _leaving(e, at, adjoint)
+            learned = at.found.carry._replace(
+                pairs=e.cg.observed, saddles=at.found.carry.saddles + e.saddle.astype(jnp.int32)
+            )
             found = at.found._replace(
                 margin=margin(problem, x, at.lower),
                 counts=counts + Counts(hvp=e.cg.matvecs) + here.made,
-                carry=at.found.carry._replace(pairs=e.cg.observed),
+                carry=learned,
             )
             at = at._replace(found=found, longest=jnp.maximum(at.longest, e.cg.longest))
             return jax.lax.cond(
-                adjoint,
+                adjoint & ~e.saddle,
                 lambda: self._judged(_after_adjoint(at, e, upper, here), last, subgradient, accuracy),
                 lambda: _after_newton(problem, x, at, e),
             )
@@ -239,12 +257,14 @@ def _correction(
     unit = jnp.where(scale > 0, scale, 1)
     known = jnp.where(adjoint, at.sizes[1], at.sizes[0]) / unit
 
+    beyond = jnp.where(adjoint, 0, jnp.maximum(at.newton - _PATIENCE, 0)).astype(scale.dtype)
+
     def left(cg: Krylov) -> Scalar:
         return jnp.sqrt(jnp.maximum(cg.decrease, 0) * jnp.where(cg.iterations > 0, cg.longest, at.longest))
 
     def enough(cg: Krylov) -> Array:
         of_y = (cg.iterations == 0) & ~adjoint
-        small = left(cg) <= jnp.where(of_y, _SLACK, 1) * at.accuracy * jnp.maximum(jnp.sqrt(cg.energy), known)
+        small = left(cg) <= jnp.where(of_y, _SLACK, 0.5**beyond) * at.accuracy * jnp.maximum(jnp.sqrt(cg.energy), known)
         # Where steps are in the last digits and no longer help, all that is left is rounding.
         rounded = of_y & at.tiny & (unit * left(cg) > 0.5 * at.left[0])
         return (small & ~(of_y & (at.lower.shortened | at.going))) | rounded
@@ -257,9 +277,22 @@ def _correction(
     last, unit = conjugate_gradients(
         hvp, rhs, None, enough, steps=steps, precondition=precondition, observe=observe, observed=pairs, verify=False
     )
-    return _Correction(
-        _tree.scale(unit, last.v), unit * jnp.sqrt(last.energy), unit * left(last), unit * last.size, last
-    )
+    step, size = _tree.scale(unit, last.v), unit * jnp.sqrt(last.energy)
+    return _Correction(step, size, unit * left(last), unit * last.size, last, jnp.asarray(False))
+
+
+def _leaving(e: _Correction, at: _At, adjoint: Array) -> _Correction:
+    """Where CG met negative curvature: a step of y along it, and along what was found of Newton's step."""
+    p = e.cg.direction
+    # Curvature this close to 0 may be rounding: then there is no saddle, and nothing to be gained along p.
+    clear = e.cg.cosine < -(float(jnp.finfo(e.size.dtype).eps) ** _CLEAR)
+    saddle = clear & (e.cg.status == int(LinearStatus.NEGATIVE_CURVATURE))
+    newton = _tree.where(adjoint, _tree.zeros_like(e.step), e.step)
+    size, length, y = _tree.norms(p, newton, at.found.y)
+    far = jnp.maximum(length, _ESCAPE * y)
+    downhill = jnp.where(_tree.dot(at.lower.slope, p) > 0, -1, 1)
+    away = _tree.axpy(downhill * ratio(jnp.where(far > 0, far, 1), size), p, newton)
+    return e._replace(step=_tree.where(saddle, away, e.step), saddle=saddle)
 
 
 def _after_newton(problem: Problem, x: PyTree, at: _At, e: _Correction) -> _At:
@@ -269,8 +302,8 @@ def _after_newton(problem: Problem, x: PyTree, at: _At, e: _Correction) -> _At:
     step, size = new.length, _tree.norm(at.found.y)
     eps = float(jnp.finfo(step.dtype).eps)
     # On the way to the active set a face may be flat, or not worth being solved on to the end.
-    on_the_way = at.lower.unsettled | (e.cg.status == int(LinearStatus.NEGATIVE_CURVATURE))
-    on_the_way = on_the_way & (problem.lower_regularizer is not None)
+    flat = e.cg.status == int(LinearStatus.NEGATIVE_CURVATURE)
+    on_the_way = at.lower.unsettled | (e.saddle if problem.lower_regularizer is None else flat)
     ended = needless | ((step <= LAST_DIGITS * eps * size) & ~(new.unsettled | on_the_way))
     finite = jnp.isfinite(new.level) & jnp.isfinite(new.residual) & jnp.isfinite(step)
     given_up = (at.newton + 1 >= _MOST_NEWTON_STEPS) | new.failed

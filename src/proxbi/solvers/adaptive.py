@@ -168,7 +168,7 @@ class AdaptiveProxBiO(Solver):
             _tree.norm(_tree.axpy(1, state.trial.subgradient, found.grad)),
             found._replace(error=steering.trust * found.error),
         )
-        after, taken = _after(state, new)
+        after, taken = _after(state, new, problem.regularizer.convex)
         after, proxes = _proposed(problem, state, after)
         stationarity = after.at.gap + after.at.found.error + after.at.found.bias
         info = Info(
@@ -199,11 +199,11 @@ class AdaptiveProxBiO(Solver):
         return found._replace(relative=relative, counts=found.counts + info.counts)
 
 
-def _after(state: AdaptiveState, new: Point) -> tuple[AdaptiveState, Bool[Array, ""]]:
-    """The state after the evaluation of the trial point, and whether that was accepted."""
+def _after(state: AdaptiveState, new: Point, convex: bool) -> tuple[AdaptiveState, Bool[Array, ""]]:
+    """The state after the evaluation of the trial point, and whether that was accepted; `convex` says whether h is."""
     old, stays = state.at, ~state.started | state.steering.refine
     dx, dd = _tree.subtract(new.x, old.x), _tree.subtract(new.found.grad, old.found.grad)
-    move, length = _move(old, new, dx, state.steering.refined), _tree.norm(dx)
+    move, length = _move(old, new, dx, convex, state.steering.refined), _tree.norm(dx)
     decision = decide(move)
     change, curvature = _tree.norm(dd), _tree.dot(dx, dd)
     clear = (change > new.found.error + old.found.error) & (curvature > _LEAST_COSINE * length * change)
@@ -229,17 +229,20 @@ def _after(state: AdaptiveState, new: Point) -> tuple[AdaptiveState, Bool[Array,
     return after, taken
 
 
-def _move(old: Point, new: Point, dx: PyTree, sure: Bool[Array, ""]) -> Move:
+def _move(old: Point, new: Point, dx: PyTree, convex: bool, sure: Bool[Array, ""]) -> Move:
     there, back = _tree.dot(old.found.grad, dx), _tree.dot(new.found.grad, dx)
-    penalty = new.penalty - old.penalty
+    penalty = rise = new.penalty - old.penalty
+    if convex:  # where rounding of h hides the slope: <s+, x+ - x> is no smaller, and no difference of large numbers
+        hidden = ROUNDING * float(jnp.finfo(rise.dtype).eps) * (jnp.abs(new.penalty) + jnp.abs(old.penalty))
+        rise = jnp.where(jnp.abs(there + rise) < hidden, _tree.dot(new.subgradient, dx), rise)
     sizes = [jnp.abs(a) for a in (new.found.value, old.found.value, new.penalty, old.penalty)]
     errors = new.found.error + old.found.error
     exact = new.found.error <= _TOLERABLE * jnp.maximum(new.gap, old.gap)
     usable = exact & (new.found.outcome <= Outcome.ROUGH) & jnp.isfinite(new.found.value) & jnp.isfinite(new.gap)
     return Move(
-        predicted=-(there + penalty),
+        predicted=-(there + rise),
         by_value=(new.found.value - old.found.value) + penalty,
-        by_slopes=0.5 * (there + back) + penalty,
+        by_slopes=0.5 * (there + back) + rise,
         size=jnp.sum(jnp.stack(sizes)),
         value_error=new.found.value_error + old.found.value_error,
         slope_error=0.5 * _tree.norm(dx) * errors,
