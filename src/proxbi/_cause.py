@@ -20,7 +20,6 @@ from jaxtyping import Array, PyTree
 from proxbi import _compile, _tree
 from proxbi._place import HERE
 from proxbi.hypergradient import Implicit
-from proxbi.hypergradient.implicit import Learned
 from proxbi.problem import Problem, ridged
 from proxbi.regularizers import Regularizer
 from proxbi.result import Result, Status
@@ -45,12 +44,16 @@ _LOCAL_MINIMISER = (
     "The lower objective is not convex in y: negative curvature was met. y is a local minimiser, followed as "
     "x changes; from another y0 there may be another one."
 )
+_BRANCH_ENDS = (
+    "y is a local minimiser, followed as x changes: near this x it ends or turns into a saddle, and what lies beyond "
+    "is not better."
+)
 
 
 def named(problem: Problem, solver: Solver, result: Result) -> Result:
     """The result with the status and the notes that fit what is seen at its end."""
-    if _local(result):
-        result = replace(result, notes=(*result.notes, _LOCAL_MINIMISER))
+    if (local := _local(result)) is not None:
+        result = replace(result, notes=(*result.notes, local))
     if not result.status.failed:
         result = replace(result, notes=(*result.notes, *_emptied(problem, result)))
     if result.status is Status.NONFINITE_START:
@@ -64,12 +67,14 @@ def named(problem: Problem, solver: Solver, result: Result) -> Result:
     return replace(result, status=_cause(_damped(problem, solver), result.x, result.y, result.status))
 
 
-def _local(result: Result) -> bool:
-    """Whether y is a minimiser that was found by way of negative curvature."""
+def _local(result: Result) -> str | None:
+    """What is to be said where y is a minimiser that was found by way of negative curvature."""
     state = result.state.state
-    learned = state.at.found.carry if isinstance(state, AdaptiveState) else None
-    solved = result.improved or not result.status.failed
-    return solved and isinstance(learned, Learned) and bool(jnp.any(learned.saddles > 0))
+    if not isinstance(state, AdaptiveState) or result.status is Status.LOWER_UNSOLVED or not result.steps:
+        return None
+    if result.status is Status.NEGATIVE_CURVATURE:
+        return _BRANCH_ENDS if result.improved else None
+    return _LOCAL_MINIMISER if bool(jnp.any(state.at.found.saddles > 0)) else None
 
 
 def _unclear(result: Result) -> bool:
@@ -154,10 +159,10 @@ def _cause(problem: Problem, x: PyTree, y: PyTree, status: Status) -> Status:
     # Where hardly any curvature is left, rounding looks like a kink, or like negative curvature: this comes first.
     if known and start.largest > 0 and max(abs(value) for value in end) <= _COLLAPSED * start.largest:
         return Status.NOT_STRONGLY_CONVEX
+    if _kinked(Partial(_gradient, problem, x), y):  # first: next to a kink curvature may be negative, or nothing else
+        return Status.LOWER_NONSMOOTH
     if end.negative:
         return Status.NEGATIVE_CURVATURE
-    if _kinked(Partial(_gradient, problem, x), y):
-        return Status.LOWER_NONSMOOTH
     if status is Status.PRECISION and _kinked(Partial(_upper_gradient, problem), (x, y)):
         return Status.NONSMOOTH
     return Status.NOT_STRONGLY_CONVEX if known and end.flat else status

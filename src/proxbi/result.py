@@ -123,7 +123,8 @@ class Status(Enum):
     LOWER_NONSMOOTH = (
         "The lower objective is not smooth in y: its slope jumps near y* (an absolute value, a hinge, a maximum), and "
         "Newton's method does not converge there. Give the nonsmooth term as lower_regularizer=, such as lambda x: "
-        "L1(jnp.exp(x)), or smooth it: softplus for a hinge, logsumexp for a maximum, sqrt(y**2 + 1e-6) for |y|."
+        "L1(jnp.exp(x)), or smooth it: softplus for a hinge or a relu, logsumexp for a maximum, sqrt(y**2 + "
+        "1e-6) for |y|."
     )
     ADJOINT_NONFINITE = (
         "The Hessian of the lower objective, or the upper gradient, is NaN or infinite, so the adjoint system cannot "

@@ -56,6 +56,8 @@ class Evaluation(NamedTuple):
     """What the next evaluation can use: warm starts beside y and v, learned curvature, step sizes."""
     margin: Scalar
     """The distance to the next change of the active set of the lower level, as in `Certificate`."""
+    saddles: Int[Array, ""]
+    """How often y left a direction of negative curvature of g, in this evaluation and those before it."""
 
 
 class ControlledHypergradient(Module):
@@ -79,8 +81,8 @@ def unknown(x: PyTree, y: PyTree, carry: Any) -> Evaluation:
     """An `Evaluation` in which nothing but y and the carry is known."""
     zero = jnp.zeros((), jnp.result_type(*jax.tree.leaves(y)))
     counts = jax.tree.map(jnp.int32, Counts())
-    v, grad, outcome = _tree.zeros_like(y), _tree.zeros_like(x), jnp.int32(Outcome.OK)
-    return Evaluation(y, v, grad, zero, zero, zero, zero, zero, zero, zero, outcome, counts, carry, zero + jnp.inf)
+    v, grad, none, far = _tree.zeros_like(y), _tree.zeros_like(x), jnp.int32(0), zero + jnp.inf
+    return Evaluation(y, v, grad, zero, zero, zero, zero, zero, zero, zero, none, counts, carry, far, none)
 
 
 def ratio(a: Scalar, b: Scalar, otherwise: float = 0.0) -> Scalar:

@@ -25,10 +25,9 @@ products once, and M knows more curvatures for it.
 to y; corrections of y by c_y went with corrections of v by c_v, so e_v' is about e_v + (c_v / c_y) e_y / 2.
 
 **Saddles.** Where CG meets a direction p with <p, H p> <= 0, in either of the two equations, y is not near a minimiser.
-Newton's step is then what CG had found of it, and a tenth of |y| along p, downhill: y leaves saddles, and goes on to a
-local minimiser of g. At a saddle g_y = 0 tells nothing, but f_y has a part along p: so the branch of minimisers that
-the run followed may end or fork as x changes, and the run goes over to one that goes on. Phi may jump there, as any
-trial may: it is taken where values show a decrease.
+Newton's step is then what CG had found of it, and a tenth of |y| along p, downhill: y leaves the saddle, and goes on to
+a local minimiser of g. So the branch of minimisers that a run follows may fork or end as x changes: the run goes over
+to another one, of two alike to the one where f is smaller. Phi may jump there, and the trial is judged as any other.
 
 **Lower steps** keep g finite and falling. With a lower regularizer, H, g_y, f_y and g_xy stand for what they are on the
 active face (`_lower_level.py`); the loop is the same.
@@ -66,6 +65,7 @@ _INNER_STEPS = 3_000  # seconds of work, where a product takes part of a millise
 _UNSETTLED_STEPS = 50  # products for a Newton step before the active set is known
 _CLEAR = 0.75  # power of the rounding unit: a cosine between p and H p that is further below 0 is not rounding
 _ESCAPE = 0.1  # of the size of y: a step along negative curvature, which is cut where g does not fall so far
+_GROWTH = 2  # of Newton's steps, from one to the next, where there are saddles
 _SMALL = 4096  # entries of y, up to which passes cost less than the calls themselves
 
 _LOWER, _ADJOINT, _DONE = range(3)  # what the next correction is for
@@ -80,8 +80,6 @@ class Learned(NamedTuple):
     """|d + s| / |d - d_last| at the last x: how small errors must be beside corrections."""
     probe: PyTree
     """Of the power method, where the lower level has a regularizer; else None."""
-    saddles: Int[Array, ""]
-    """How often y left a direction of negative curvature."""
 
 
 class _Correction(NamedTuple):
@@ -150,8 +148,7 @@ class Implicit(ControlledHypergradient):
         own = problem.lower_regularizer is None and problem.preconditioner(x, y) is not None
         pairs = None if own else _lbfgs.empty(ravel_pytree(y)[0], self._room(problem, x, y))
         first = max(_FIRST, float(jnp.finfo(known.value.dtype).eps) ** 0.5)
-        relation, probe = jnp.full_like(known.value, first), first_probe(problem, y)
-        return known._replace(carry=Learned(pairs, relation, probe, jnp.int32(0)))
+        return known._replace(carry=Learned(pairs, jnp.full_like(known.value, first), first_probe(problem, y)))
 
     def _room(self, problem: Problem, x: PyTree, y: PyTree) -> int:
         """How many pairs are worth their cost: as many as y can use, and no more than cost as much as a product."""
@@ -185,13 +182,11 @@ class Implicit(ControlledHypergradient):
             e = _correction(here.product, rhs, at, adjoint, precondition, steps)
             if problem.lower_regularizer is None:
                 e = _leaving(e, at, adjoint)
-            learned = at.found.carry._replace(
-                pairs=e.cg.observed, saddles=at.found.carry.saddles + e.saddle.astype(jnp.int32)
-            )
             found = at.found._replace(
                 margin=margin(problem, x, at.lower),
                 counts=counts + Counts(hvp=e.cg.matvecs) + here.made,
-                carry=learned,
+                carry=at.found.carry._replace(pairs=e.cg.observed),
+                saddles=at.found.saddles + e.saddle.astype(jnp.int32),
             )
             at = at._replace(found=found, longest=jnp.maximum(at.longest, e.cg.longest))
             return jax.lax.cond(
@@ -282,17 +277,25 @@ def _correction(
 
 
 def _leaving(e: _Correction, at: _At, adjoint: Array) -> _Correction:
-    """Where CG met negative curvature: a step of y along it, and along what was found of Newton's step."""
+    """Where CG met negative curvature: a step of y along it, and along what was found of Newton's step. g falls along
+    the p of Newton's equation. At a saddle it does so both ways along that of the adjoint one, and f along -p. Where
+    there are saddles Newton's steps grow slowly, as curvature is near 0 beside them.
+    """
     p = e.cg.direction
     # Curvature this close to 0 may be rounding: then there is no saddle, and nothing to be gained along p.
     clear = e.cg.cosine < -(float(jnp.finfo(e.size.dtype).eps) ** _CLEAR)
     saddle = clear & (e.cg.status == int(LinearStatus.NEGATIVE_CURVATURE))
-    newton = _tree.where(adjoint, _tree.zeros_like(e.step), e.step)
-    size, length, y = _tree.norms(p, newton, at.found.y)
-    far = jnp.maximum(length, _ESCAPE * y)
-    downhill = jnp.where(_tree.dot(at.lower.slope, p) > 0, -1, 1)
-    away = _tree.axpy(downhill * ratio(jnp.where(far > 0, far, 1), size), p, newton)
-    return e._replace(step=_tree.where(saddle, away, e.step), saddle=saddle)
+    wild = ~adjoint & (at.found.saddles > 0) & (at.newton > 0)
+
+    def left() -> PyTree:
+        size, newton, y = _tree.norms(p, e.step, at.found.y)
+        far = jnp.maximum(_ESCAPE * y, _GROWTH * at.length)
+        far = jnp.where(far > 0, far, 1)
+        kept = jnp.where(adjoint, 0, jnp.where(newton > far, ratio(far, newton), 1))
+        along = jnp.where(saddle, jnp.where(adjoint, -1, 1) * ratio(far, size), 0)
+        return _tree.axpy(along, p, _tree.scale(kept, e.step))
+
+    return e._replace(step=jax.lax.cond(saddle | wild, left, lambda: e.step), saddle=saddle)
 
 
 def _after_newton(problem: Problem, x: PyTree, at: _At, e: _Correction) -> _At:

@@ -180,6 +180,7 @@ class Penalty(ControlledHypergradient):
             counts=Counts(grad_lower=calls, grad_upper=1, grad_lower_x=len(_TILTS) + 2, value_lower=1),
             carry=Tilted(lam, gain, sensitivity, lower.step_size, points.flatness, bias),
             margin=last.margin,
+            saddles=last.saddles,
         )
 
     def _lam(self, new: Evaluation, aim: Scalar) -> Scalar:

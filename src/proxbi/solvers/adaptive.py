@@ -327,10 +327,11 @@ def _fault(before: AdaptiveState, after: AdaptiveState, new: Point, taken: Bool[
     kink = jnp.minimum(new.found.margin, found.margin) <= eps**0.5
     far = _tree.norm(_tree.subtract(after.at.x, after.x0)) > UNBOUNDED * watch.radius
     far = far | (found.value < -(float(jnp.finfo(found.value.dtype).max) ** BOTTOMLESS))
+    left = new.found.saddles > before.at.found.saddles
     ends = {
         Fault.INFEASIBLE_START: ~before.started & ~jnp.isfinite(new.penalty),
         Fault.NONFINITE_START: ~before.started & (outcome == Outcome.NONFINITE),
-        Fault.NEGATIVE_CURVATURE: (~before.started | stuck) & (outcome == Outcome.NEGATIVE_CURVATURE),
+        Fault.NEGATIVE_CURVATURE: (~before.started | stuck) & (outcome == Outcome.NEGATIVE_CURVATURE) | stuck & left,
         Fault.LOWER_UNSOLVED: ~before.started & (outcome == Outcome.UNSOLVED),
         Fault.FLAT_START: ~before.started & still,
         # Nothing that has not even become negative is known to have no bound.
