@@ -165,7 +165,7 @@ class Penalty(ControlledHypergradient):
         # g itself too: its slopes may be finite outside of its domain.
         finite = _tree.all_finite((value, grad, lower.residual, problem.value_lower(x, lower.y)))
         calls = lower.calls + points.calls
-        return Evaluation(
+        return last._replace(
             y=lower.y,
             v=points.v,
             grad=grad,
@@ -179,8 +179,6 @@ class Penalty(ControlledHypergradient):
             outcome=jnp.where(finite, int(Outcome.OK), int(Outcome.NONFINITE)).astype(jnp.int32),
             counts=Counts(grad_lower=calls, grad_upper=1, grad_lower_x=len(_TILTS) + 2, value_lower=1),
             carry=Tilted(lam, gain, sensitivity, lower.step_size, points.flatness, bias),
-            margin=last.margin,
-            saddles=last.saddles,
         )
 
     def _lam(self, new: Evaluation, aim: Scalar) -> Scalar:
