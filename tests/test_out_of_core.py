@@ -467,9 +467,10 @@ def test_x_must_have_an_entry_for_each_row() -> None:
 @pytest.mark.slow
 @pytest.mark.hours
 def test_forty_million_rows_of_a_file_in_two_gigabytes() -> None:
-    """8 GB on disk; memory beside ten vectors like x, and a pass in at most the time of two NumPy sums."""
+    """8 GB on disk; memory beside ten vectors like x, and a pass of any kind in at most the time of two NumPy sums."""
     script = Path(__file__).parents[1] / "benchmarks" / "out_of_core.py"
     command = [sys.executable, script, "--rows", "40000000", "--steps", "1"]
     told = json.loads(subprocess.run(command, check=True, capture_output=True, text=True).stdout)
     assert told["megabytes of memory"] - 10 * told["a vector like x, megabytes"] < 2000
-    assert told["speed of a gradient, in NumPy sums"] > 0.5
+    for name in ("gradient", "Hessian product", "cross product"):
+        assert told[f"speed of a {name}, in NumPy sums"]["median"] > 0.5

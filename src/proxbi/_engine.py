@@ -88,6 +88,7 @@ def on(client: Any) -> Engine:
                     ) from error
                 except (CancelledError, CommClosedError) as error:
                     raise OSError("the Dask scheduler was lost: start it again, and then give this again.") from error
+                future.release()  # or workers would keep all results until the last one
                 yield found
         finally:
             if client.status == "running":

@@ -9,8 +9,9 @@ from jaxtyping import Bool, Int
 
 from proxbi.cleaning.inputs.checks import Words, by_index, class_indices, group_indices, trusted_mask
 from proxbi.cleaning.inputs.prepare import Inputs, Names, prepare
-from proxbi.cleaning.large.block import Block, JudgedBlock, Judging, judge_block
+from proxbi.cleaning.large.block import Block, JudgedBlock, Judging, add_block, block_apart, judge_block
 from proxbi.cleaning.large.learn import Taught, overview, teach
+from proxbi.cleaning.method.all_rows import Sums
 from proxbi.cleaning.method.drawing import FIT, drawn, with_apart
 from proxbi.cleaning.method.memory import require_memory
 from proxbi.cleaning.method.scoring import reviewed
@@ -19,6 +20,10 @@ from proxbi.cleaning.result import Cleaned
 
 if TYPE_CHECKING:
     import pandas as pd
+
+
+AT_ONCE = 8
+"""Sums of partitions that are added up by one task: of some megabytes each."""
 
 
 def is_dask(X: Any) -> bool:
@@ -82,6 +87,7 @@ def clean_frame(
     groups: Any = None,
     weights: Literal["auto", "free"] = "auto",
     learn_from: int = FIT,
+    fit_all: bool = False,
     seed: int = 0,
 ) -> CleanedFrame:
     """Clean the labels `y` of a Dask data frame, on the cluster of the current client or else in threads. Labels, trust
@@ -116,9 +122,23 @@ def clean_frame(
         names=known.names,
     )
     inputs = replace(inputs, encoder=inputs.encoder.naming(by_index))
-    taught = teach(inputs, places, rows + len(gold), gold, known.names, weights=weights, seed=seed)
     cuts = map(slice, firsts[:-1], firsts[1:])
     blocks = [(known.some(cut), int(first)) for cut, first in zip(cuts, firsts[:-1], strict=True)]
+
+    def add(judging: Judging) -> Sums:
+        beside = [] if X_val is None else [add_block(judging, block_apart(judging, X_val, gold, rows), by_index)]
+        return Sums.total([_sum(_tasks(frame, _added, judging, blocks)), *beside])
+
+    taught = teach(
+        inputs,
+        places,
+        rows + len(gold),
+        gold,
+        known.names,
+        weights=weights,
+        seed=seed,
+        add=add if fit_all else None,
+    )
     judged: list[JudgedBlock] = _each(frame, _judged, taught.judging, blocks)
     cleaned = _joined(taught, judged, places, _apart(taught.judging, X_val, gold, rows))
     whole, taken = _of_all(inputs, known, cleaned, gold), _some(cleaned, places)
@@ -129,9 +149,23 @@ def _each(frame: Any, work: Callable[[Any, "pd.DataFrame", Any], Any], held: Any
     """The work on each partition, with what all of them need, and what each does."""
     import dask
 
+    return list(dask.compute(*_tasks(frame, work, held, blocks)))
+
+
+def _tasks(frame: Any, work: Callable[[Any, "pd.DataFrame", Any], Any], held: Any, blocks: list[Any]) -> list[Any]:
+    import dask
+
     there = dask.delayed(held)
-    tasks = [dask.delayed(work)(there, part, block) for part, block in zip(frame.to_delayed(), blocks, strict=True)]
-    return list(dask.compute(*tasks))
+    return [dask.delayed(work)(there, part, block) for part, block in zip(frame.to_delayed(), blocks, strict=True)]
+
+
+def _sum(tasks: list[Any]) -> Sums:
+    """Of what they give, a few at a time: nobody holds them all."""
+    import dask
+
+    while len(tasks) > 1:
+        tasks = [dask.delayed(Sums.total)(tasks[first : first + AT_ONCE]) for first in range(0, len(tasks), AT_ONCE)]
+    return tasks[0].compute()
 
 
 def _index(X: "pd.DataFrame") -> Any:
@@ -147,14 +181,18 @@ def _judged(judging: Judging, X: "pd.DataFrame", block: tuple[Labels, int]) -> J
     return judge_block(judging, known.block(X, first), lambda row: by_index(first + row))
 
 
+def _added(judging: Judging, X: "pd.DataFrame", block: tuple[Labels, int]) -> Sums:
+    known, first = block
+    return add_block(judging, known.block(X, first), lambda row: by_index(first + row))
+
+
 def _apart(
     judging: Judging, X_val: "pd.DataFrame | None", gold: Int[np.ndarray, " apart"], rows: int
 ) -> list[JudgedBlock]:
     """The trusted rows given apart, which come after all others."""
     if X_val is None:
         return []
-    groups = np.full(len(gold), len(judging.names.groups)) if judging.names.groups else None
-    return [judge_block(judging, Block(X_val, gold, np.ones(len(gold), bool), groups, rows), by_index)]
+    return [judge_block(judging, block_apart(judging, X_val, gold, rows), by_index)]
 
 
 def _joined(
