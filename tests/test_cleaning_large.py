@@ -739,6 +739,8 @@ def test_an_estimator_takes_a_dask_data_frame(folder: Path, in_memory: dict[str,
     assert two.score(whole[FEATURES], whole["label"]) > 0.75
     assert two.to_frame().index.equals(frame.index.compute())
     assert two.feature_names_in_.tolist() == FEATURES
+    with pytest.raises(TypeError, match=r"X must be in memory here.*take X\.map_partitions\(cleaner\.predict\)"):
+        two.predict(frame[FEATURES])
 
 
 @pytest.mark.slow
@@ -772,6 +774,29 @@ def test_what_a_dask_data_frame_cannot_have_is_refused(folder: Path, more: dict[
     frame = frame_of(folder)
     with pytest.raises(ValueError, match=said):
         LabelCleaner().fit(frame[FEATURES], more.pop("y", frame["label"]), **more)
+
+
+def test_rows_apart_must_fit_a_dask_data_frame(folder: Path) -> None:
+    frame, whole = frame_of(folder), pd.read_parquet(folder / "whole.parquet")
+    with pytest.raises(ValueError, match="missing:\n- b"):
+        LabelCleaner().fit(frame[["a", "b"]], frame["label"], X_val=whole[["a"]], y_val=whole["label"])
+    with pytest.raises(ValueError, match=r"X has no rows\."):
+        LabelCleaner().fit(frame[["a"]], frame["label"], X_val=whole[["a"]][:0], y_val=whole["label"][:0])
+    with pytest.raises(ValueError, match="X must be a Dask data frame, got a series"):
+        LabelCleaner().fit(frame["a"], frame["label"])
+
+
+def test_a_partition_that_changes_during_the_run_is_noticed(folder: Path) -> None:
+    """Of a source that grows, rows would have the labels of others."""
+    features, seen = frame_of(folder)[FEATURES], list[int]()
+
+    def growing(part: pd.DataFrame) -> pd.DataFrame:
+        seen.append(len(part))
+        return pd.concat([part, part[: len(seen) // 5]])  # from the second pass over four partitions on
+
+    changing = features.map_partitions(growing, meta=features)
+    with pytest.raises(ValueError, match=r"the partition of X with row \d+ had 350 rows when fit began, and has 35\d"):
+        LabelCleaner(learn_from=FIT).fit(changing, pd.read_parquet(folder / "whole.parquet")["label"])
 
 
 def test_partitions_without_rows_are_no_rows(folder: Path) -> None:

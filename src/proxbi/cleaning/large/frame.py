@@ -2,6 +2,7 @@
 
 from collections.abc import Callable
 from dataclasses import replace
+from itertools import pairwise
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
 import numpy as np
@@ -31,6 +32,13 @@ def is_dask(X: Any) -> bool:
     return type(X).__module__.split(".")[0].startswith("dask") and hasattr(X, "to_delayed") and hasattr(X, "columns")
 
 
+def columns_alone(frame: Any) -> "pd.DataFrame":
+    """A frame in memory with the same columns, and no rows."""
+    import pandas as pd
+
+    return pd.DataFrame(columns=frame.columns)
+
+
 class Labels(NamedTuple):
     """What is in memory of the rows of the frame."""
 
@@ -57,7 +65,17 @@ class Labels(NamedTuple):
 
     def block(self, X: "pd.DataFrame", first: int) -> Block:
         """With the features of these rows."""
+        require_rows(X, first, len(self.labels))
         return Block(X, self.labels, self.trusted, self.groups, first)
+
+
+def require_rows(X: "pd.DataFrame", first: int, rows: int) -> None:
+    """Raise an error if a partition has other rows than when it was first read."""
+    if len(X) != rows:
+        raise ValueError(
+            f"the partition of X with row {first} had {rows} rows when fit began, and has {len(X)} now: write X to "
+            "files first if it is not the same each time it is computed."
+        )
 
 
 class CleanedFrame(NamedTuple):
@@ -107,7 +125,8 @@ def clean_frame(
     of_frame = drawn(seed, learn_from, np.zeros(rows, bool) if known.trusted is None else known.trusted)
     places = with_apart(seed, learn_from, of_frame, rows, len(gold))
     ours, beside = places[places < rows], places[places >= rows] - rows
-    sample = pd.concat(_each(frame, _take, ours, list(firsts[:-1])))
+    cuts = [(int(first), int(last)) for first, last in pairwise(firsts)]
+    sample = pd.concat(_each(frame, _take, ours, cuts))
     sample_apart = None if X_val is None else X_val.iloc[beside]
     inputs = prepare(
         sample,
@@ -122,8 +141,7 @@ def clean_frame(
         names=known.names,
     )
     inputs = replace(inputs, encoder=inputs.encoder.naming(by_index))
-    cuts = map(slice, firsts[:-1], firsts[1:])
-    blocks = [(known.some(cut), int(first)) for cut, first in zip(cuts, firsts[:-1], strict=True)]
+    blocks = [(known.some(slice(*cut)), cut[0]) for cut in cuts]
 
     def add(judging: Judging) -> Sums:
         beside = [] if X_val is None else [add_block(judging, block_apart(judging, X_val, gold, rows), by_index)]
@@ -172,8 +190,10 @@ def _index(X: "pd.DataFrame") -> Any:
     return X.index
 
 
-def _take(places: Int[np.ndarray, " sample"], X: "pd.DataFrame", first: int) -> "pd.DataFrame":
-    return X.iloc[places[slice(*np.searchsorted(places, [first, first + len(X)]))] - first]
+def _take(places: Int[np.ndarray, " sample"], X: "pd.DataFrame", cut: tuple[int, int]) -> "pd.DataFrame":
+    first, last = cut
+    require_rows(X, first, last - first)
+    return X.iloc[places[slice(*np.searchsorted(places, [first, last]))] - first]
 
 
 def _judged(judging: Judging, X: "pd.DataFrame", block: tuple[Labels, int]) -> JudgedBlock:
