@@ -61,13 +61,36 @@ AddUp = Callable[[Judge], Sums]
 """The sums over all rows of the table, with the weights that this judge gives them."""
 
 
+class Precise(NamedTuple):
+    """A scorer in double precision."""
+
+    scorer: Scorer
+
+    def __call__(self, rows: Table) -> Scores:
+        """Of these rows."""
+        found = np.zeros((len(rows.labels), self.scorer.coefficients.shape[1]))
+        for some, values in self.blocks(rows):
+            found[some] = values @ self.scorer.coefficients
+        return [found, *(ask(rows) for ask in self.scorer.others)]
+
+    def blocks(self, rows: Table) -> Iterator[tuple[slice, Float[np.ndarray, "some landmarks"]]]:
+        """Rows and their kernel values."""
+        landmarks = self.scorer.landmarks.astype(np.float64)
+        squares = np.sum(landmarks**2, axis=1)
+        for first in range(0, len(rows.labels), BLOCK):
+            some = slice(first, first + BLOCK)
+            centred = rows.features[some].astype(np.float64) - self.scorer.center
+            distances = np.sum(centred**2, axis=1)[:, None] + squares - 2 * centred @ landmarks.T
+            yield some, np.exp(np.maximum(distances, 0) / (-2 * float(self.scorer.bandwidth)))
+
+
 def add_up(judge: Judge, rows: Table, first: int = 0) -> Sums:
     """Over a block of the table; `first` is the index of its first row."""
-    scorer = _scorer(judge)
-    landmarks, classes = scorer.coefficients.shape
+    precise = _precise(judge)
+    landmarks, classes = precise.scorer.coefficients.shape
     weights = _totals(rows, judge(rows, first))
     gram, targets = np.zeros((landmarks, landmarks)), np.zeros((landmarks, classes))
-    for some, values in _blocks(scorer, rows):
+    for some, values in precise.blocks(rows):
         scaled = values * np.sqrt(weights[some])[:, None]
         gram += scaled.T @ scaled
         targets += values.T @ (np.eye(classes)[rows.labels[some]] * weights[some][:, None])
@@ -95,13 +118,13 @@ class LeaveOneOut(NamedTuple):
 
     def __call__(self, rows: Table) -> Scores:
         """Of rows that were not learned from."""
-        scores = _scorer(self.weigh)(rows)
+        scores = _precise(self.weigh)(rows)
         return [self.scores(rows, _totals(rows, self.weigh(rows))), *scores[1:]]
 
     def scores(self, rows: Table, totals: Float[np.ndarray, " rows"]) -> Float[np.ndarray, "rows classes"]:
         """The scores of rows that had these weights in the fit."""
         found = np.zeros((len(rows.labels), self.coefficients.shape[1]))
-        for some, values in _blocks(_scorer(self.weigh), rows):
+        for some, values in _precise(self.weigh).blocks(rows):
             # R is triangular: half the work of a product.
             turned = dtrmm(1.0, self.root, values.T, trans_a=1)
             leverage = np.minimum(totals[some] * np.sum(turned**2, axis=0), 1 - LEAST)[:, None]
@@ -117,6 +140,8 @@ def refit(
 
     `judge` is that of the sample, `table`.
     """
+    assert isinstance(judge.scorer, Scorer), "rows are weighed by the fit to the sample"
+    judge = judge._replace(scorer=Precise(judge.scorer))
     found = judge(table)
     sums = add(judge._replace(places=np.arange(len(table.labels)), known=found))
     nothing = np.zeros(0)
@@ -137,21 +162,10 @@ def of_table(table: Table, places: Int[np.ndarray, " sample"]) -> AddUp:
     return add
 
 
-def _scorer(judge: Judge) -> Scorer:
-    assert isinstance(judge.scorer, Scorer), "rows are weighed by the fit to the sample"
+def _precise(judge: Judge) -> Precise:
+    assert isinstance(judge.scorer, Precise), "rows are weighed in double precision too"
     return judge.scorer
 
 
 def _totals(rows: Table, found: Found) -> Float[np.ndarray, " rows"]:
     return rows.repeats * found.weight
-
-
-def _blocks(scorer: Scorer, rows: Table) -> Iterator[tuple[slice, Float[np.ndarray, "some landmarks"]]]:
-    """Rows and their kernel values."""
-    landmarks = scorer.landmarks.astype(np.float64)
-    squares = np.sum(landmarks**2, axis=1)
-    for first in range(0, len(rows.labels), BLOCK):
-        some = slice(first, first + BLOCK)
-        centred = rows.features[some].astype(np.float64) - scorer.center
-        distances = np.sum(centred**2, axis=1)[:, None] + squares - 2 * centred @ landmarks.T
-        yield some, np.exp(np.maximum(distances, 0) / (-2 * float(scorer.bandwidth)))
