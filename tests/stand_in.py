@@ -29,6 +29,7 @@ def clean(
     before=None,
     weights="auto",
     learn_from=30_000,
+    fit_all=False,
     seed=0,
     progress=None,
 ):

@@ -22,6 +22,7 @@ from types import SimpleNamespace
 from typing import Any
 from unittest.mock import patch
 
+import jax.numpy as jnp
 import numpy as np
 import pandas as pd
 import pyarrow.parquet as pq
@@ -29,6 +30,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from numpy.testing import assert_allclose
+from sklearn.metrics import f1_score
 from tests.test_cli_clean import clean as run_command
 
 import proxbi.cleaning.method.clean
@@ -39,11 +41,14 @@ from proxbi.cleaning.files import job as in_one_process
 from proxbi.cleaning.files.decisions import Decided, Subject, write_decisions
 from proxbi.cleaning.files.job import Outputs
 from proxbi.cleaning.files.tables import ADDED, GIVEN, Roles
+from proxbi.cleaning.large import adding, parquet
 from proxbi.cleaning.large import job as in_many_blocks
-from proxbi.cleaning.large import parquet
+from proxbi.cleaning.large.adding import ADDING
 from proxbi.cleaning.large.job import JUDGING
+from proxbi.cleaning.method import all_rows, drawing, memory, ridge, scoring
 from proxbi.cleaning.method import clean as method
-from proxbi.cleaning.method import drawing, memory
+from proxbi.cleaning.method.kernel import kernel_map
+from proxbi.cleaning.method.table import checked
 
 ROWS, FIT, CLASSES = 1400, 300, 3
 ROLES = Roles("label", "gold", group="who", id="id")
@@ -86,7 +91,9 @@ def _what_is_learned_is_kept() -> Iterator[None]:
     """What the same sample teaches is learned once: it takes seconds each time. Batches are small."""
     known: dict[bytes, Any] = {}
 
-    def learn(sample: Any, weights: str, seed: int, progress: Any = None) -> Any:
+    def learn(sample: Any, weights: str, seed: int, progress: Any = None, add: Any = None) -> Any:
+        if add is not None:
+            return method.learn(sample, weights, seed, progress, add)
         key = pickle.dumps((tuple(sample), weights, seed))
         known[key] = known.get(key) or method.learn(sample, weights, seed, progress)
         return known[key]
@@ -111,6 +118,16 @@ def require_same(ours: pd.DataFrame, theirs: pd.DataFrame) -> None:
     numbers = ["proxbi_weight", "proxbi_quality"]
     assert_allclose(ours[numbers], theirs[numbers], atol=1e-4)
     pd.testing.assert_frame_equal(ours.drop(columns=numbers), theirs.drop(columns=numbers))
+
+
+def require_nearly_the_same(ours: pd.DataFrame, theirs: pd.DataFrame) -> None:
+    """All but a thousandth of the flags, and qualities to 0.01. A fit to all rows is summed in another order where the
+    rows come in blocks of another size, and the calibration's optimiser may then stop elsewhere.
+    """
+    assert list(ours.columns) == list(theirs.columns)
+    assert np.mean(ours["proxbi_issue"] != theirs["proxbi_issue"]) <= 0.001
+    assert_allclose(ours["proxbi_quality"], theirs["proxbi_quality"], atol=0.01)
+    pd.testing.assert_frame_equal(ours[theirs.columns.drop(list(ADDED))], theirs.drop(columns=list(ADDED)))
 
 
 def require_same_figures(ours: dict[str, Any], theirs: dict[str, Any]) -> None:
@@ -286,6 +303,101 @@ def test_another_request_does_everything_again(folder: Path, in_blocks: dict[str
         clean_files(folder / "data", ROLES, tmp_path / "out", mode=mode)
         require_same(joined(tmp_path / "out"), pd.read_parquet(tmp_path / "one.parquet"))
     assert GIVEN in joined(tmp_path / "out")
+
+
+# --- the regression fitted to all rows --------------------------------------------------------------------------------
+
+
+def spread_out(seed: int = 0, rows: int = 4000) -> tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray]:
+    """Features, labels of which a fifth are wrong, which are trusted, and which are wrong: six classes, each of them in
+    eight places, so that many rows teach more than few."""
+    draw = np.random.default_rng(seed)
+    centres = 2.5 * draw.normal(size=(48, 5))
+    place = draw.integers(48, size=rows)
+    wrong = draw.random(rows) < 0.2
+    X = draw.normal(size=(rows, 5)) + centres[place]
+    labels = (place + np.where(wrong, 1 + draw.integers(5, size=rows), 0)) % 6
+    return X.astype(np.float32), labels, ~wrong & (draw.random(rows) < 0.05), wrong
+
+
+def test_sums_of_blocks_are_the_fit_to_all_rows() -> None:
+    """Its scores are those of `ridge.fit`, with every row left out, however the rows are cut and weighted."""
+    X, labels, trusted, _ = spread_out(rows=700)
+    rows = checked(X, labels, 6, trusted, sample_weight=np.arange(700) % 3)
+    phi = kernel_map(X[:64], 4.0)
+    scorer = all_rows.Precise(scoring.Scorer.of(phi, jnp.zeros((64, 6), jnp.float32), []))
+    quality = np.random.default_rng(1).random(700)
+    weights = np.where(trusted, 1, quality)
+    judge = scoring.Judge(scorer, None, np.arange(700), scoring.Found(weights, quality, labels))
+    cuts = [all_rows.add_up(judge, rows.take(slice(a, b)), a) for a, b in pairwise((0, 0, 100, 101, 700))]
+    fit = all_rows.LeaveOneOut.of(judge, all_rows.Sums.total(cuts), phi.whitening, jnp.float32(0.5))
+    totals = rows.repeats * weights
+    direct = ridge.fit(phi(jnp.asarray(X)), jnp.asarray(labels), jnp.asarray(totals, jnp.float32), jnp.float32(0.5), 6)
+    assert_allclose(fit.scores(rows, totals), direct.scores, atol=2e-4)
+    assert sum(cut.rows for cut in cuts) == np.sum(totals > 0)
+
+
+@pytest.mark.slow
+def test_a_fit_to_all_rows_finds_more() -> None:
+    X, labels, trusted, wrong = spread_out()
+    found = [method.clean(X, labels, 6, trusted=trusted, learn_from=FIT, fit_all=fit_all) for fit_all in (False, True)]
+    sample, every = (f1_score(wrong, one.issue) for one in found)
+    assert every > sample + 0.03
+    assert found[1].settings["rows fitted"] == len(X)
+    assert abs(found[1].noise_rate.estimate - wrong[~trusted].mean()) < 0.03
+
+
+@pytest.fixture(scope="module")
+def by_all(folder: Path) -> dict[str, Any]:
+    """What one process with all rows says of a fit to all."""
+    return clean_file(folder / "whole.parquet", ROLES, Outputs(folder / "by-all.parquet"), fit_all=True).summary
+
+
+@pytest.mark.slow
+def test_the_files_of_a_fit_to_all_rows_are_those_of_one_process(
+    folder: Path, in_memory: dict[str, Any], by_all: dict[str, Any], tmp_path: Path
+) -> None:
+    """Also after a run that broke off while it added up rows: what is whole of its sums is not done again."""
+    out, seen = tmp_path / "out", list[str]()
+
+    def stop(stage: str, share: float) -> None:
+        seen.append(stage)
+        if seen.count(ADDING) == 3:
+            raise Stopped
+
+    with pytest.raises(Stopped):
+        clean_files(folder / "data", ROLES, out, fit_all=True, progress=stop)
+    kept = sorted((out / ".sums").iterdir(), key=lambda path: path.stat().st_mtime_ns)
+    assert len(kept) == 3
+    flip(kept[0])
+    with patch.object(adding, "add_block", wraps=adding.add_block) as added:
+        found = clean_files(folder / "data", ROLES, out, fit_all=True)
+    # The piece that was damaged, and those after the third.
+    assert [call.args[1].first for call in added.call_args_list] == [0, 256, 800, 1056, 1100, 1356]
+    require_nearly_the_same(joined(out), pd.read_parquet(folder / "by-all.parquet"))
+    assert_allclose(*(list(each["noise_rate"].values()) for each in (found.summary, by_all)), rtol=0.01)
+    assert by_all["settings"]["rows fitted"] == ROWS
+    assert not np.array_equal(joined(out)["proxbi_quality"], pd.read_parquet(folder / "cleaned.parquet"))
+    assert sorted(path.name for path in out.iterdir()) == [f"part-{k}.parquet" for k in range(5)]
+
+
+def flip(path: Path) -> None:
+    """One bit in the middle of a file."""
+    content = bytearray(path.read_bytes())
+    content[len(content) // 2] ^= 1
+    path.write_bytes(bytes(content))
+
+
+def test_what_a_fit_to_all_rows_cannot_have_is_refused(folder: Path, tmp_path: Path) -> None:
+    X, labels, trusted, _ = spread_out(rows=60)
+    with pytest.raises(ValueError, match='fit_all must be False with weights="free"'):
+        LabelCleaner(weights="free", fit_all=True).fit(X, labels, trusted=trusted)
+    with pytest.raises(ValueError, match='fit_all must be False with weights="free"'):
+        clean_files(folder / "data", ROLES, tmp_path / "out", weights="free", fit_all=True)
+    with pytest.raises(TypeError, match="fit_all must be True or False, got 'yes'"):
+        LabelCleaner(fit_all="yes").fit(X, labels)
+    with pytest.raises(ValueError, match="fit_all must be False with several votes per row"):
+        LabelCleaner(fit_all=True).fit(X, np.stack([labels, labels], axis=1))
 
 
 # --- decisions --------------------------------------------------------------------------------------------------------
@@ -635,6 +747,27 @@ def test_an_estimator_takes_a_dask_data_frame(folder: Path, in_memory: dict[str,
     assert two.score(whole[FEATURES], whole["label"]) > 0.75
     assert two.to_frame().index.equals(frame.index.compute())
     assert two.feature_names_in_.tolist() == FEATURES
+    with pytest.raises(TypeError, match=r"X must be in memory here.*take X\.map_partitions\(cleaner\.predict\)"):
+        two.predict(frame[FEATURES])
+
+
+@pytest.mark.slow
+def test_a_dask_data_frame_is_fitted_as_a_whole(folder: Path) -> None:
+    """With trusted rows given apart, of which some are not learned from."""
+    frame, whole = frame_of(folder), pd.read_parquet(folder / "whole.parquet")
+    apart = table(seed=1, rows=900).query("gold")
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        one, two = (
+            LabelCleaner(learn_from=FIT, fit_all=True).fit(
+                t[FEATURES], t["label"], X_val=apart[FEATURES], y_val=apart["label"]
+            )
+            for t in (whole, frame)
+        )
+    assert len(apart) > FIT / 2 - 20
+    assert one.result_.settings["rows fitted"] == two.result_.settings["rows fitted"] == ROWS + len(apart)
+    assert np.mean(one.is_issue_ != two.is_issue_) <= 0.001
+    assert_allclose(one.label_quality_, two.label_quality_, atol=0.01)
 
 
 @pytest.mark.parametrize(
@@ -651,6 +784,29 @@ def test_what_a_dask_data_frame_cannot_have_is_refused(folder: Path, more: dict[
         LabelCleaner().fit(frame[FEATURES], more.pop("y", frame["label"]), **more)
 
 
+def test_rows_apart_must_fit_a_dask_data_frame(folder: Path) -> None:
+    frame, whole = frame_of(folder), pd.read_parquet(folder / "whole.parquet")
+    with pytest.raises(ValueError, match="missing:\n- b"):
+        LabelCleaner().fit(frame[["a", "b"]], frame["label"], X_val=whole[["a"]], y_val=whole["label"])
+    with pytest.raises(ValueError, match=r"X has no rows\."):
+        LabelCleaner().fit(frame[["a"]], frame["label"], X_val=whole[["a"]][:0], y_val=whole["label"][:0])
+    with pytest.raises(ValueError, match="X must be a Dask data frame, got a series"):
+        LabelCleaner().fit(frame["a"], frame["label"])
+
+
+def test_a_partition_that_changes_during_the_run_is_noticed(folder: Path) -> None:
+    """Of a source that grows, rows would have the labels of others."""
+    features, seen = frame_of(folder)[FEATURES], list[int]()
+
+    def growing(part: pd.DataFrame) -> pd.DataFrame:
+        seen.append(len(part))
+        return pd.concat([part, part[: len(seen) // 5]])  # from the second pass over four partitions on
+
+    changing = features.map_partitions(growing, meta=features)
+    with pytest.raises(ValueError, match=r"the partition of X with row \d+ had 350 rows when fit began, and has 35\d"):
+        LabelCleaner(learn_from=FIT).fit(changing, pd.read_parquet(folder / "whole.parquet")["label"])
+
+
 def test_partitions_without_rows_are_no_rows(folder: Path) -> None:
     frame = frame_of(folder)
     none = frame[frame["a"] > 1e9]
@@ -659,21 +815,24 @@ def test_partitions_without_rows_are_no_rows(folder: Path) -> None:
 
 
 @pytest.mark.slow
-def test_a_worker_that_dies_costs_its_block_and_not_the_run(folder: Path, tmp_path: Path) -> None:
+@pytest.mark.parametrize("deadly", [JUDGING, pytest.param(ADDING, marks=pytest.mark.hours)])
+def test_a_worker_that_dies_costs_its_block_and_not_the_run(folder: Path, tmp_path: Path, deadly: str) -> None:
     """Two worker processes, of which one is killed after the first file: the same files; and nothing is left to do."""
+    fit_all = deadly == ADDING
     distributed = pytest.importorskip("distributed", reason="distributed is not installed: pip install 'proxbi[dask]'")
-    clean_file(folder / "whole.parquet", ROLES, Outputs(tmp_path / "one.parquet"))
+    clean_file(folder / "whole.parquet", ROLES, Outputs(tmp_path / "one.parquet"), fit_all=fit_all)
     killed: list[int] = []
     with distributed.LocalCluster(n_workers=2, threads_per_worker=1, dashboard_address=None) as cluster:
 
         def kill(stage: str, share: float) -> None:
-            if stage == JUDGING and not killed:
+            if stage == deadly and not killed:
                 killed.append(next(iter(cluster.workers.values())).pid)
                 os.kill(killed[0], signal.SIGKILL)
 
-        on = {"engine": "dask", "scheduler": cluster.scheduler_address}
+        on = {"engine": "dask", "scheduler": cluster.scheduler_address, "fit_all": fit_all}
         found = clean_files(folder / "data", ROLES, tmp_path / "out", progress=kill, **on).summary
-        require_same(joined(tmp_path / "out"), pd.read_parquet(tmp_path / "one.parquet"))
+        compare = require_nearly_the_same if fit_all else require_same
+        compare(joined(tmp_path / "out"), pd.read_parquet(tmp_path / "one.parquet"))
         before = [path.stat().st_mtime_ns for path in sorted((tmp_path / "out").glob("*.parquet"))]
         again = clean_files(folder / "data", ROLES, tmp_path / "out", **on).summary
         assert [path.stat().st_mtime_ns for path in sorted((tmp_path / "out").glob("*.parquet"))] == before

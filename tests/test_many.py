@@ -1,5 +1,7 @@
 """`minimize_many`: the runs of `minimize`, together."""
 
+import os
+import threading
 from typing import Any
 
 import jax
@@ -234,6 +236,40 @@ def test_a_sweep_in_other_processes_is_the_same(engine: Any) -> None:
     assert here.settings == there.settings
 
 
+def test_what_cannot_be_sent_to_other_processes_is_named() -> None:
+    pytest.importorskip("joblib", reason="pip install 'proxbi[dask]'")
+    lock = threading.Lock()
+
+    def locked(x: Any, y: Any) -> Any:
+        assert lock is not None
+        return jnp.sum((y - 1) ** 2)
+
+    given = Problem(locked, lambda x, y: jnp.sum((y - x) ** 2)), solvers(0.1), jnp.zeros(2), jnp.zeros(2)
+    with pytest.raises(TypeError, match=r"problem cannot be sent to other processes: cannot pickle '_thread\.lock'"):
+        sweep(*given, engine="joblib", workers=1)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("engine", "said"), [("joblib", "a worker process died"), ("dask", r"^solvers\[0\] cannot be")]
+)
+def test_a_worker_of_a_sweep_that_dies_is_named(engine: Any, said: str) -> None:
+    """In the place of a page of joblib's, or of the bytes that were sent."""
+    pytest.importorskip("joblib" if engine == "joblib" else "distributed", reason="pip install 'proxbi[dask]'")
+    import dask
+
+    here = os.getpid()
+
+    def deadly(x: Any, y: Any) -> Any:
+        if os.getpid() != here:
+            os._exit(9)
+        return jnp.sum((y - 1) ** 2)
+
+    given = Problem(deadly, lambda x, y: jnp.sum((y - x) ** 2)), solvers(0.1), jnp.zeros(2), jnp.zeros(2)
+    with dask.config.set({"distributed.scheduler.allowed-failures": 0}), pytest.raises(OSError, match=said):
+        sweep(*given, engine=engine, workers=2)
+
+
 @pytest.mark.parametrize(
     ("several", "options", "message"),
     [
@@ -241,6 +277,7 @@ def test_a_sweep_in_other_processes_is_the_same(engine: Any) -> None:
         ([3], {}, "solver must be a proxbi Solver"),
         (solvers(0.1), {"engine": "pmap"}, 'engine must be "vmap", "loop", "joblib" or "dask"'),
         (solvers(0.1), {"scheduler": "tcp://x:1"}, 'scheduler is for engine="dask"'),
+        (solvers(0.1), {"engine": "joblib", "workers": 0}, "workers must be an integer > 0, got 0"),
         (solvers(0.1), {"batch": 0}, "batch must be an integer > 0"),
     ],
 )

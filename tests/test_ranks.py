@@ -153,6 +153,31 @@ def test_a_rank_that_waits_in_vain_ends_with_a_sentence(rank: int) -> None:
     assert done.stderr.count("\n") == 1
 
 
+@pytest.mark.hours
+def test_two_processes_of_one_rank() -> None:
+    """One of them is told so after the time-out; the run goes on with the other."""
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        address = f"127.0.0.1:{probe.getsockname()[1]}"
+    program = (
+        "import sys; from proxbi.distributed import initialize; "
+        "initialize(sys.argv[1], 2, int(sys.argv[2]), timeout=40); import jax; jax.process_count()"
+    )
+    pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE, "text": True}
+    command = [sys.executable, "-c", program, address]
+    environment = os.environ | {"JAX_PLATFORMS": "cpu"}
+    started = [subprocess.Popen([*command, rank], env=environment, **pipes) for rank in "011"]
+    try:
+        said = [process.communicate(timeout=PATIENCE) for process in started]
+    finally:
+        for process in started:
+            process.kill()
+    assert started[0].returncode == 0
+    assert sorted(process.returncode for process in started[1:]) == [0, 1]
+    assert sum("rank 1 of 2 could not join" in err and "each with a rank of its own" in err for _, err in said) == 1
+    assert sum("Traceback" in err for _, err in said) == 0
+
+
 def test_a_port_that_is_taken_is_refused() -> None:
     """Where JAX alone would crash."""
     with socket.create_server(("127.0.0.1", 0)) as taken:

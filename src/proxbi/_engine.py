@@ -10,9 +10,12 @@ import pickle
 import warnings
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import CancelledError
+from concurrent.futures.process import BrokenProcessPool
 from contextlib import contextmanager
 from importlib.util import find_spec
-from typing import Any, Literal, Protocol, TypeVar
+from typing import Any, Literal, NamedTuple, Protocol, TypeVar
+
+from proxbi import _check
 
 EngineName = Literal["here", "joblib", "dask"]
 SECONDS = 30
@@ -44,6 +47,8 @@ def started(name: EngineName, scheduler: str | None = None, workers: int | None 
     """The engine; with "joblib" in so many processes, with "dask" on the cluster of this scheduler, or one of its own
     on this machine with so many worker processes.
     """
+    if workers is not None:
+        _check.positive_int("workers", workers)
     if name == "here":
         yield in_process
         return
@@ -88,6 +93,7 @@ def on(client: Any) -> Engine:
                     ) from error
                 except (CancelledError, CommClosedError) as error:
                     raise OSError("the Dask scheduler was lost: start it again, and then give this again.") from error
+                future.release()  # or workers would keep all results until the last one
                 yield found
         finally:
             if client.status == "running":
@@ -102,28 +108,53 @@ def _in_processes(workers: int | None) -> Engine:
     def run(work: Callable[[H, B], R], held: H, blocks: Sequence[B]) -> Iterator[R]:
         from joblib import Parallel, delayed
 
-        yield from Parallel(n_jobs=workers or -1, return_as="generator")(delayed(work)(held, block) for block in blocks)
+        jobs = (delayed(work)(held, block) for block in blocks)
+        try:
+            yield from Parallel(n_jobs=workers or -1, return_as="generator")(jobs)
+        except BrokenProcessPool as error:
+            raise OSError(
+                "a worker process died, most likely for want of memory: start fewer of them, or give them less to do."
+            ) from error
 
     return run
 
 
-def packed(*values: Any) -> tuple[bytes, bool]:
+class Packed(NamedTuple):
     """Anything, functions and JAX's arrays included, as bytes for another process. They are not read before JAX has the
     precision that it has here: it would round what is read.
     """
+
+    content: bytes
+    x64: bool
+    name: str
+    """How messages call it."""
+
+    def __str__(self) -> str:
+        return self.name
+
+
+def packed(*values: Any, name: str) -> Packed:
+    """These, for another process."""
     import cloudpickle
     import jax
 
-    return cloudpickle.dumps(values), bool(jax.config.values["jax_enable_x64"])
+    try:
+        content = cloudpickle.dumps(values)
+    except (TypeError, AttributeError, pickle.PicklingError) as error:
+        raise TypeError(
+            f"{name} cannot be sent to other processes: {error}. Functions must not use locks, open files or "
+            'generators from outside; engine="loop" needs no other process.'
+        ) from error
+    return Packed(content, bool(jax.config.values["jax_enable_x64"]), name)
 
 
-def unpacked(given: tuple[bytes, bool]) -> Any:
+def unpacked(given: Packed) -> Any:
     """What was packed, in the process that it was sent to."""
     import jax
 
-    if jax.config.values["jax_enable_x64"] != given[1]:
-        jax.config.update("jax_enable_x64", given[1])
-    return pickle.loads(given[0])
+    if jax.config.values["jax_enable_x64"] != given.x64:
+        jax.config.update("jax_enable_x64", given.x64)
+    return pickle.loads(given.content)
 
 
 def _require(name: EngineName) -> None:

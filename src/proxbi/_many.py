@@ -188,7 +188,9 @@ def sweep(
         found = [_together(*common, ours) for ours in of_groups]
     else:
         with _engine.started(engine, scheduler, workers) as run:  # type: ignore[arg-type]  # it is one of the two
-            found = list(run(_elsewhere, _engine.packed(*common), [_engine.packed(*ours) for ours in of_groups]))
+            named = zip((f"solvers[{group[0]}]" for group in groups), of_groups, strict=True)
+            jobs = [_engine.packed(*ours, name=name) for name, ours in named]
+            found = list(run(_elsewhere, _engine.packed(*common, name="problem"), jobs))
     results = {
         k: result for group, ours in zip(groups, found, strict=True) for k, result in zip(group, ours, strict=True)
     }
@@ -210,7 +212,7 @@ def _together(
     return _batch.together(problem, list(solvers), x0s, y0s, goal, bounds, steps)
 
 
-def _elsewhere(common: tuple[bytes, bool], solvers: tuple[bytes, bool]) -> list[Result]:
+def _elsewhere(common: _engine.Packed, solvers: _engine.Packed) -> list[Result]:
     """The same in another process."""
     problem, x0, y0, goal, bounds, steps = _engine.unpacked(common)
     return _together(problem, x0, y0, goal, bounds, steps, _engine.unpacked(solvers))

@@ -29,6 +29,7 @@ def clean_inputs(
     *,
     weights: Literal["auto", "free"],
     seed: int,
+    fit_all: bool = False,
     progress: Callable[[str, float], None] | None = None,
 ) -> Cleaned:
     """Run the method, unless there is too little to go by; the warnings are those of the inputs and its own."""
@@ -46,6 +47,7 @@ def clean_inputs(
             sample_weight=inputs.weight,
             weights=weights,
             learn_from=inputs.learn_from,
+            fit_all=fit_all,
             seed=seed,
             progress=progress,
             pred_probs=inputs.pred_probs,

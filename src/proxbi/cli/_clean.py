@@ -121,6 +121,14 @@ _LearnFrom = Annotated[
         "wrong labels, and take time and memory in proportion.",
     ),
 ]
+_FitAll = Annotated[
+    bool,
+    typer.Option(
+        "--fit-all",
+        help="Fit all rows of a table that is larger than that, block by block: finds more wrong labels, and takes "
+        "longer, but no more memory.",
+    ),
+]
 _Seed = Annotated[int, typer.Option(min=0, help="The same seed gives the same result.")]
 
 
@@ -144,6 +152,7 @@ def clean(
     json_: _Json = None,
     fail_if_noise_above: _FailAbove = None,
     learn_from: _LearnFrom = None,
+    fit_all: _FitAll = False,
     seed: _Seed = 0,
     engine: _EngineOption = _Engine.auto,
     scheduler: _Scheduler = None,
@@ -168,7 +177,8 @@ def clean(
     dropped = [name.strip() for name in drop.split(",") if name.strip()]
     outputs = Outputs(out, report, json_, suspects, mode.value, not no_rows)
     roles = Roles(label, trusted_col, trusted, group, id_, dropped)
-    common: dict[str, Any] = {"weights": weights.value, "seed": seed, "command": given_command()}
+    common: dict[str, Any] = {"weights": weights.value, "fit_all": fit_all, "seed": seed}
+    common["command"] = given_command()
     common |= {} if learn_from is None else {"learn_from": learn_from}
     chosen = engine if engine is not _Engine.auto else _Engine.blocks if is_many(data) else _Engine.memory
     if (scheduler is not None or workers is not None) and chosen is not _Engine.dask:

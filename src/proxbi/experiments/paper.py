@@ -114,14 +114,15 @@ def _elsewhere(
     place = None if folder is None else folder.absolute()
     rows: list[dict[str, Any]] = []
     with _engine.started(*where) as engine:
-        for done, found in enumerate(engine(_alone, _engine.packed(protocol, splits, place), list(runs))):
+        held = _engine.packed(protocol, splits, place, name="protocol")
+        for done, found in enumerate(engine(_alone, held, list(runs))):
             rows += found
             if tick is not None:
                 tick((done + 1) * protocol.steps, protocol.steps * len(runs))
     return rows
 
 
-def _alone(held: tuple[bytes, bool], one: Run) -> list[dict[str, Any]]:
+def _alone(held: _engine.Packed, one: Run) -> list[dict[str, Any]]:
     """One run, in a process of its own; its steps are kept under its own name."""
     protocol, splits, folder = _engine.unpacked(held)
     place = None if folder is None else folder / re.sub(r"[^A-Za-z0-9.]+", "-", f"{one.cell}-{one.seed}")

@@ -34,14 +34,14 @@ MOST = 2**31 - 1
 """Rows: JAX counts in 32 bits by default."""
 
 
-_HEARD: list[list[Exception]] = []
+_HEARD: list[list[BaseException]] = []
 """For each `in_its_words` that is entered, what sources raised when a compiled program asked them for rows."""
 
 
 @contextmanager
 def in_its_words() -> Iterator[None]:
     """What a source raises, as it is, where JAX would wrap it in the traceback of a compiled program."""
-    heard: list[Exception] = []
+    heard: list[BaseException] = []
     _HEARD.append(heard)
     try:
         yield
@@ -99,7 +99,7 @@ class Prefetched(RowSource):
         future = self._ahead.pop(now, None) or self._thread.submit(self.read, now)
         try:
             found = future.result()
-        except Exception as error:
+        except BaseException as error:  # Ctrl-C too, which may come while a compiled program asks for rows
             for heard in _HEARD:
                 heard.append(error)
             raise
@@ -135,8 +135,14 @@ def _require_numbers(rows: PyTree) -> None:
 
 
 def _narrowed(values: Any, like: jax.ShapeDtypeStruct) -> np.ndarray:
-    """The values in a type that JAX knows. Integers that it cannot hold are refused; other numbers become infinite."""
+    """The values in a type that JAX knows. Integers that it cannot hold are refused; other numbers become infinite.
+
+    So are numbers that are no integers where the first rows have integers, as of a column with gaps further down: they
+    would be cut off.
+    """
     array = np.asarray(values)
+    if not np.can_cast(array.dtype, like.dtype, "same_kind") and {array.dtype.kind, like.dtype.kind} - set("iu"):
+        raise RowError(f"rows have the type {array.dtype}, and the first row {like.dtype}: all must have one type.")
     if array.dtype.kind in "iu" and array.dtype != like.dtype:
         ends = np.iinfo(like.dtype)
         for value in (array.min(initial=0), array.max(initial=0)):

@@ -1,5 +1,6 @@
 """Where rows come from: arrays on the device, files mapped into memory, data sets with `len` and `[i]`, iterables."""
 
+import os
 from abc import ABC, abstractmethod
 from collections.abc import Iterable, Iterator
 from typing import Any
@@ -66,11 +67,13 @@ class MemmapRows(RowSource):
         if len(lengths) > 1:
             raise RowError(f"all arrays must have as many rows, got {' and '.join(f'{n:,}' for n in lengths)}.")
         self.rows = rows
+        self._files = [_file(leaf) for leaf in jax.tree.leaves(rows) if isinstance(leaf, np.memmap) and leaf.filename]
 
     def __len__(self) -> int:
         return int(jax.tree.leaves(self.rows)[0].shape[0])
 
     def take(self, indices: np.ndarray) -> PyTree:
+        self._require_files()
         # In the order of the file, which is what disks like, and back.
         order = np.argsort(indices, kind="stable")
         place = np.empty_like(order)
@@ -78,7 +81,19 @@ class MemmapRows(RowSource):
         return jax.tree.map(lambda leaf: np.asarray(leaf[np.asarray(indices)[order]])[place], self.rows)
 
     def block(self, start: int, stop: int) -> PyTree:
+        self._require_files()
         return jax.tree.map(lambda leaf: np.array(leaf[start:stop]), self.rows)
+
+    def _require_files(self) -> None:
+        """Refuse a file that has been cut: the system kills a process that reads what was behind its end."""
+        for path, size in self._files:
+            if os.path.exists(path) and os.path.getsize(path) < size:
+                raise RowError(f"{path} has become shorter since it was opened: open it again.")
+
+
+def _file(leaf: np.memmap) -> tuple[str, int]:
+    """The file of this array, and how many bytes it must have."""
+    return str(leaf.filename), leaf.offset + leaf.nbytes
 
 
 class MapRows(RowSource):

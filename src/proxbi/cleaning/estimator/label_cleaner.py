@@ -28,7 +28,8 @@ except ImportError as error:
 from proxbi.cleaning.estimator.refit import fitted, kept_rows, kernel_fit, linear_fit, spread, taken
 from proxbi.cleaning.inputs.ballots import has_votes, read_ballots
 from proxbi.cleaning.inputs.prepare import Inputs, Words, prepare, require_labels
-from proxbi.cleaning.large.frame import clean_frame, is_dask
+from proxbi.cleaning.large.frame import clean_frame, columns_alone, is_dask
+from proxbi.cleaning.method.clean import check_fit_all
 from proxbi.cleaning.method.drawing import FIT, checked_number
 from proxbi.cleaning.result import Cleaned, Consensus
 from proxbi.cleaning.run import clean_inputs
@@ -72,6 +73,8 @@ class LabelCleaner(ClassifierMixin, BaseEstimator):
       (which overfits; `history_` shows how much).
     - `learn_from`: the maximal number of rows that are fitted, at most half of them trusted; all rows are judged. More
       rows find more wrong labels, and take time and memory in proportion.
+    - `fit_all`: if there are more rows than that, fit the regression that judges to all of them: it finds more wrong
+      labels, takes no more memory, and some minutes for each million rows.
     - `random_state`: an integer makes the result reproducible.
 
     If you use several processes, start them with "spawn" or joblib's default: JAX does not work in a process forked
@@ -113,11 +116,13 @@ class LabelCleaner(ClassifierMixin, BaseEstimator):
         *,
         weights: Literal["auto", "free"] = "auto",
         learn_from: int = FIT,
+        fit_all: bool = False,
         random_state: Any = 0,
     ) -> None:
         self.estimator = estimator
         self.weights = weights
         self.learn_from = learn_from
+        self.fit_all = fit_all
         self.random_state = random_state
 
     def fit(
@@ -175,7 +180,7 @@ class LabelCleaner(ClassifierMixin, BaseEstimator):
             learn_from=self.learn_from,
             seed=self._seed,
         )
-        cleaned = clean_inputs(inputs, weights=self.weights, seed=self._seed)
+        cleaned = clean_inputs(inputs, weights=self.weights, seed=self._seed, fit_all=self.fit_all)
         inputs = inputs if cleaned.consensus is None else inputs.with_consensus(cleaned.consensus.label)
         self._store(inputs, cleaned)
         self._index = getattr(X, "index", None)
@@ -191,11 +196,17 @@ class LabelCleaner(ClassifierMixin, BaseEstimator):
                 raise ValueError(f"{name} must not be given with a Dask data frame: take X.compute() where it fits.")
         if y is None or has_votes(y):
             raise ValueError("y must be one label for each row of a Dask data frame; votes need X.compute().")
+        if X.ndim != 2:
+            raise ValueError("X must be a Dask data frame, got a series: take X.to_frame().")
         if (rest["X_val"] is None) != (rest["y_val"] is None):
             raise ValueError("X_val and y_val must be given together.")
+        validate_data(self, columns_alone(X), reset=True, skip_check_array=True)
+        if rest["X_val"] is not None:
+            apart = [each.compute() if hasattr(each, "compute") else each for each in (rest["X_val"], rest["y_val"])]
+            rest["X_val"], rest["y_val"] = self._checked(*apart, reset=False)
         self._seed = _seed(self.random_state)
-        found = clean_frame(X, y, weights=self.weights, learn_from=self.learn_from, seed=self._seed, **rest)
-        validate_data(self, found.sample, reset=True, skip_check_array=True)
+        options: dict[str, Any] = {"weights": self.weights, "learn_from": self.learn_from, "fit_all": self.fit_all}
+        found = clean_frame(X, y, **options, seed=self._seed, **rest)
         self._store(found.inputs, found.cleaned)
         self._index = found.index
         self.estimator_ = self._final_fit(found.sample_inputs, found.sample_cleaned, found.sample, found.sample_apart)
@@ -278,6 +289,7 @@ class LabelCleaner(ClassifierMixin, BaseEstimator):
         if self.weights not in ("auto", "free"):
             raise ValueError(f"weights must be 'auto' or 'free', got {self.weights!r}.")
         checked_number(self.learn_from)
+        check_fit_all(self.fit_all, self.weights, False)
         if not self._is_own() and not hasattr(self.estimator, "fit"):
             raise ValueError(f"estimator must be None, 'linear' or a classifier, got {self.estimator!r}.")
         if weighted and not self._is_own() and not has_fit_parameter(self.estimator, "sample_weight"):
@@ -307,6 +319,8 @@ class LabelCleaner(ClassifierMixin, BaseEstimator):
 
     def _rows(self, X: Any, *, reset: bool) -> Any:
         """X as a data frame, or as an array of numbers, with the columns it had in `fit`."""
+        if is_dask(X):
+            raise TypeError("X must be in memory here, got a Dask data frame: take X.map_partitions(cleaner.predict).")
         if hasattr(X, "to_pandas"):
             X = X.to_pandas()
         if hasattr(X, "iloc") and getattr(X, "ndim", 2) == 2:

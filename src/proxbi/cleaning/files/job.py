@@ -17,6 +17,7 @@ from proxbi.cleaning.files.tables import OF_VOTES, Roles, Rows, load, save
 from proxbi.cleaning.inputs.ballots import has_votes
 from proxbi.cleaning.inputs.features import Use
 from proxbi.cleaning.inputs.prepare import Inputs, prepare
+from proxbi.cleaning.method.clean import check_fit_all
 from proxbi.cleaning.method.drawing import FIT, checked_number
 from proxbi.cleaning.report.page import Run, Step
 from proxbi.cleaning.result import Cleaned, NoiseShare, Overview
@@ -58,6 +59,7 @@ def clean_file(
     decisions: Path | None = None,
     weights: Literal["auto", "free"] = "auto",
     learn_from: int = FIT,
+    fit_all: bool = False,
     seed: int = 0,
     command: str | None = None,
     steps: Sequence[Step] = (),
@@ -69,11 +71,13 @@ def clean_file(
     `Path("-")` is standard input or output, with rows as CSV. `pred_probs` is a file with the probabilities of a model
     of yours, out of fold: a row for each row of `path`, a column for each class. `decisions` is a CSV file of decisions
     about rows of `path`, saved from the report of an earlier run: these rows are trusted now. `learn_from` is the most
-    rows that are fitted. `steps` are what the report says should be done next.
+    rows that are fitted; with `fit_all` the regression that judges is fitted to all. `steps` are what the report says
+    should be done next.
     """
     say = progress or (lambda stage, share: None)
     require_packages()
     checked_number(learn_from)
+    check_fit_all(fit_all, weights, False)
     check_paths(path, roles, outputs, pred_probs, decisions)
     say("reading", 0.0)
     rows = load(path, roles)
@@ -88,7 +92,7 @@ def clean_file(
     digest = file_digest(rows.source.path)
     decided = None if decisions is None else read_decisions(decisions, rows.subject(digest))
     inputs = prepare(**rows.arguments(decided), pred_probs=chances, learn_from=learn_from, seed=seed)
-    cleaned = clean_inputs(inputs, weights=weights, seed=seed, progress=progress)
+    cleaned = clean_inputs(inputs, weights=weights, seed=seed, fit_all=fit_all, progress=progress)
     inputs = inputs if cleaned.consensus is None else inputs.with_consensus(cleaned.consensus.label)
     job = Job(inputs, cleaned, summary(inputs, cleaned, seed, command) | {"digest": digest}, decided)
     say("writing", 1.0)

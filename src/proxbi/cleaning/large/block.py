@@ -1,4 +1,4 @@
-"""A block of rows, judged."""
+"""A block of rows: judged, or added up for the fit to all rows."""
 
 from typing import TYPE_CHECKING, NamedTuple
 
@@ -8,6 +8,7 @@ from jaxtyping import Bool, Int
 from proxbi.cleaning.inputs.checks import Where
 from proxbi.cleaning.inputs.features import Encoder
 from proxbi.cleaning.inputs.prepare import Names
+from proxbi.cleaning.method.all_rows import Sums, add_up
 from proxbi.cleaning.method.clean import flagged, one_thread
 from proxbi.cleaning.method.scoring import Found, Judge
 from proxbi.cleaning.method.summary import Figures
@@ -40,6 +41,12 @@ class Block(NamedTuple):
     """The label that a row had until a person decided about it; -1 for all others."""
 
 
+def block_apart(judging: Judging, X: "pd.DataFrame", labels: Int[np.ndarray, " apart"], before: int) -> Block:
+    """Trusted rows given apart, which come after as many others."""
+    groups = np.full(len(labels), len(judging.names.groups)) if judging.names.groups else None
+    return Block(X, labels, np.ones(len(labels), bool), groups, before)
+
+
 class JudgedBlock(NamedTuple):
     """What was found of its rows."""
 
@@ -52,9 +59,25 @@ class JudgedBlock(NamedTuple):
 
 def judge_block(judging: Judging, block: Block, where: Where) -> JudgedBlock:
     """The same as in one process with all rows."""
+    table = _table_of(judging, block, where)
+    with one_thread():
+        found = judging.judge(table, block.first)
+    issue = flagged(found, table.trusted)
+    suggested = np.where(issue, found.other, block.labels)
+    return JudgedBlock(found, issue, suggested, table.trusted, Figures.of(table, found.quality, issue))
+
+
+def add_block(judging: Judging, block: Block, where: Where) -> Sums:
+    """What the fit to all rows needs of these."""
+    table = _table_of(judging, block, where)
+    with one_thread():
+        return add_up(judging.judge, table, block.first)
+
+
+def _table_of(judging: Judging, block: Block, where: Where) -> Table:
     rows = len(block.labels)
     none = np.zeros(rows, bool)
-    table = Table(
+    return Table(
         judging.encoder.transform(block.X, where),
         block.labels,
         none if block.trusted is None else block.trusted,
@@ -64,8 +87,3 @@ def judge_block(judging: Judging, block: Block, where: Where) -> JudgedBlock:
         before=block.before,
         group_count=judging.group_count,
     )
-    with one_thread():
-        found = judging.judge(table, block.first)
-    issue = flagged(found, table.trusted)
-    suggested = np.where(issue, found.other, block.labels)
-    return JudgedBlock(found, issue, suggested, table.trusted, Figures.of(table, found.quality, issue))

@@ -2,6 +2,7 @@
 
 from collections.abc import Callable
 from dataclasses import replace
+from itertools import pairwise
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
 import numpy as np
@@ -9,8 +10,9 @@ from jaxtyping import Bool, Int
 
 from proxbi.cleaning.inputs.checks import Words, by_index, class_indices, group_indices, trusted_mask
 from proxbi.cleaning.inputs.prepare import Inputs, Names, prepare
-from proxbi.cleaning.large.block import Block, JudgedBlock, Judging, judge_block
+from proxbi.cleaning.large.block import Block, JudgedBlock, Judging, add_block, block_apart, judge_block
 from proxbi.cleaning.large.learn import Taught, overview, teach
+from proxbi.cleaning.method.all_rows import Sums
 from proxbi.cleaning.method.drawing import FIT, drawn, with_apart
 from proxbi.cleaning.method.memory import require_memory
 from proxbi.cleaning.method.scoring import reviewed
@@ -21,9 +23,20 @@ if TYPE_CHECKING:
     import pandas as pd
 
 
+AT_ONCE = 8
+"""Sums of partitions that are added up by one task: of some megabytes each."""
+
+
 def is_dask(X: Any) -> bool:
     """Whether this is a Dask data frame."""
     return type(X).__module__.split(".")[0].startswith("dask") and hasattr(X, "to_delayed") and hasattr(X, "columns")
+
+
+def columns_alone(frame: Any) -> "pd.DataFrame":
+    """A frame in memory with the same columns, and no rows."""
+    import pandas as pd
+
+    return pd.DataFrame(columns=frame.columns)
 
 
 class Labels(NamedTuple):
@@ -52,7 +65,17 @@ class Labels(NamedTuple):
 
     def block(self, X: "pd.DataFrame", first: int) -> Block:
         """With the features of these rows."""
+        require_rows(X, first, len(self.labels))
         return Block(X, self.labels, self.trusted, self.groups, first)
+
+
+def require_rows(X: "pd.DataFrame", first: int, rows: int) -> None:
+    """Raise an error if a partition has other rows than when it was first read."""
+    if len(X) != rows:
+        raise ValueError(
+            f"the partition of X with row {first} had {rows} rows when fit began, and has {len(X)} now: write X to "
+            "files first if it is not the same each time it is computed."
+        )
 
 
 class CleanedFrame(NamedTuple):
@@ -82,6 +105,7 @@ def clean_frame(
     groups: Any = None,
     weights: Literal["auto", "free"] = "auto",
     learn_from: int = FIT,
+    fit_all: bool = False,
     seed: int = 0,
 ) -> CleanedFrame:
     """Clean the labels `y` of a Dask data frame, on the cluster of the current client or else in threads. Labels, trust
@@ -101,7 +125,8 @@ def clean_frame(
     of_frame = drawn(seed, learn_from, np.zeros(rows, bool) if known.trusted is None else known.trusted)
     places = with_apart(seed, learn_from, of_frame, rows, len(gold))
     ours, beside = places[places < rows], places[places >= rows] - rows
-    sample = pd.concat(_each(frame, _take, ours, list(firsts[:-1])))
+    cuts = [(int(first), int(last)) for first, last in pairwise(firsts)]
+    sample = pd.concat(_each(frame, _take, ours, cuts))
     sample_apart = None if X_val is None else X_val.iloc[beside]
     inputs = prepare(
         sample,
@@ -116,9 +141,22 @@ def clean_frame(
         names=known.names,
     )
     inputs = replace(inputs, encoder=inputs.encoder.naming(by_index))
-    taught = teach(inputs, places, rows + len(gold), gold, known.names, weights=weights, seed=seed)
-    cuts = map(slice, firsts[:-1], firsts[1:])
-    blocks = [(known.some(cut), int(first)) for cut, first in zip(cuts, firsts[:-1], strict=True)]
+    blocks = [(known.some(slice(*cut)), cut[0]) for cut in cuts]
+
+    def add(judging: Judging) -> Sums:
+        beside = [] if X_val is None else [add_block(judging, block_apart(judging, X_val, gold, rows), by_index)]
+        return Sums.total([_sum(_tasks(frame, _added, judging, blocks)), *beside])
+
+    taught = teach(
+        inputs,
+        places,
+        rows + len(gold),
+        gold,
+        known.names,
+        weights=weights,
+        seed=seed,
+        add=add if fit_all else None,
+    )
     judged: list[JudgedBlock] = _each(frame, _judged, taught.judging, blocks)
     cleaned = _joined(taught, judged, places, _apart(taught.judging, X_val, gold, rows))
     whole, taken = _of_all(inputs, known, cleaned, gold), _some(cleaned, places)
@@ -129,22 +167,43 @@ def _each(frame: Any, work: Callable[[Any, "pd.DataFrame", Any], Any], held: Any
     """The work on each partition, with what all of them need, and what each does."""
     import dask
 
+    return list(dask.compute(*_tasks(frame, work, held, blocks)))
+
+
+def _tasks(frame: Any, work: Callable[[Any, "pd.DataFrame", Any], Any], held: Any, blocks: list[Any]) -> list[Any]:
+    import dask
+
     there = dask.delayed(held)
-    tasks = [dask.delayed(work)(there, part, block) for part, block in zip(frame.to_delayed(), blocks, strict=True)]
-    return list(dask.compute(*tasks))
+    return [dask.delayed(work)(there, part, block) for part, block in zip(frame.to_delayed(), blocks, strict=True)]
+
+
+def _sum(tasks: list[Any]) -> Sums:
+    """Of what they give, a few at a time: nobody holds them all."""
+    import dask
+
+    while len(tasks) > 1:
+        tasks = [dask.delayed(Sums.total)(tasks[first : first + AT_ONCE]) for first in range(0, len(tasks), AT_ONCE)]
+    return tasks[0].compute()
 
 
 def _index(X: "pd.DataFrame") -> Any:
     return X.index
 
 
-def _take(places: Int[np.ndarray, " sample"], X: "pd.DataFrame", first: int) -> "pd.DataFrame":
-    return X.iloc[places[slice(*np.searchsorted(places, [first, first + len(X)]))] - first]
+def _take(places: Int[np.ndarray, " sample"], X: "pd.DataFrame", cut: tuple[int, int]) -> "pd.DataFrame":
+    first, last = cut
+    require_rows(X, first, last - first)
+    return X.iloc[places[slice(*np.searchsorted(places, [first, last]))] - first]
 
 
 def _judged(judging: Judging, X: "pd.DataFrame", block: tuple[Labels, int]) -> JudgedBlock:
     known, first = block
     return judge_block(judging, known.block(X, first), lambda row: by_index(first + row))
+
+
+def _added(judging: Judging, X: "pd.DataFrame", block: tuple[Labels, int]) -> Sums:
+    known, first = block
+    return add_block(judging, known.block(X, first), lambda row: by_index(first + row))
 
 
 def _apart(
@@ -153,8 +212,7 @@ def _apart(
     """The trusted rows given apart, which come after all others."""
     if X_val is None:
         return []
-    groups = np.full(len(gold), len(judging.names.groups)) if judging.names.groups else None
-    return [judge_block(judging, Block(X_val, gold, np.ones(len(gold), bool), groups, rows), by_index)]
+    return [judge_block(judging, block_apart(judging, X_val, gold, rows), by_index)]
 
 
 def _joined(

@@ -1,7 +1,8 @@
 """Many Parquet files -> as many with columns added, and a summary: `proxbi clean 'data/*.parquet' --out cleaned/`.
 
 1. `look` at labels, groups and trust, file by file: which classes and groups there are, and which rows to learn from.
-2. Take these rows, and learn from them in this process, as `clean` does.
+2. Take these rows, and learn from them in this process, as `clean` does; with `fit_all` also from sums over all rows,
+   piece by piece (`adding.py`).
 3. `_judge` piece by piece, and write it: a file, or some row groups of a large one, whose pieces `_join` puts together.
    What was finished by an earlier run on the same files with the same arguments is not done again: it says so in its
    footer.
@@ -15,9 +16,6 @@ from functools import partial
 from pathlib import Path
 from typing import Any, Literal, NamedTuple
 from uuid import uuid4
-
-import numpy as np
-from jaxtyping import Bool, Int
 
 from proxbi import __version__
 from proxbi._engine import started
@@ -33,15 +31,14 @@ from proxbi.cleaning.files.tables import (
     changes_of,
     check_columns,
 )
-from proxbi.cleaning.inputs.checks import Words, class_indices, group_indices
 from proxbi.cleaning.inputs.features import Use
 from proxbi.cleaning.inputs.prepare import Inputs
-from proxbi.cleaning.large.block import Block, Judging, judge_block
+from proxbi.cleaning.large.adding import Kept, add_parts, remove_sums
+from proxbi.cleaning.large.block import Judging, judge_block
 from proxbi.cleaning.large.learn import Taught, of_sample, overview
-from proxbi.cleaning.large.look import Columns, TableOf, columns_of, digest_of_files
+from proxbi.cleaning.large.look import TableOf, digest_of_files
 from proxbi.cleaning.large.parquet import (
     Part,
-    batches,
     beside,
     digest_of,
     find_parts,
@@ -49,7 +46,9 @@ from proxbi.cleaning.large.parquet import (
     join,
     write_blocks,
 )
+from proxbi.cleaning.large.reading import Reading, blocks
 from proxbi.cleaning.large.sample import LEARNED, Progress, Shown, learned
+from proxbi.cleaning.method.clean import check_fit_all
 from proxbi.cleaning.method.drawing import FIT, checked_number
 from proxbi.cleaning.method.summary import Figures
 from proxbi.cleaning.report.page import Run, Step
@@ -88,6 +87,7 @@ def clean_files(
     mode: Mode = "weight",
     weights: Literal["auto", "free"] = "auto",
     learn_from: int = FIT,
+    fit_all: bool = False,
     seed: int = 0,
     engine: Literal["blocks", "dask"] = "blocks",
     scheduler: str | None = None,
@@ -103,8 +103,8 @@ def clean_files(
     - `given`: a folder, a pattern such as `data/*.parquet`, or a file.
     - `roles`: which column is what; one label a row.
     - `out`: the folder for the files, each with the name and the rows of one that was read.
-    - `to_summary`, `decisions`, `mode`, `weights`, `learn_from`, `seed`, `command`, `steps`, `progress`: as in
-      `clean_file`.
+    - `to_summary`, `decisions`, `mode`, `weights`, `learn_from`, `fit_all`, `seed`, `command`, `steps`, `progress`: as
+      in `clean_file`.
     - `to_report`: a page with the figures of all rows, and with suspects and charts of the rows that were learned from;
       `show_rows`: whether it shows single rows.
     - `engine`: "blocks", one after another in this process; or "dask", on the cluster of `scheduler`, or on `workers`
@@ -112,40 +112,44 @@ def clean_files(
     """
     require_packages()
     checked_number(learn_from)
+    check_fit_all(fit_all, weights, False)
     parts = find_parts(given)
     check(parts, given, roles, out, [to for to in (to_summary, to_report) if to is not None], decisions)
     say = progress or (lambda stage, share: None)
     with _alone(out), started("dask" if engine == "dask" else "here", scheduler, workers) as run:
         table = TableOf(parts, given, roles, decisions, digest_of_files(parts))
-        taught, shown, decided = learned(run, table, weights, learn_from, seed, say)
         apart = None if roles.trusted_file is None else roles.trusted_file.stat()
         asked = [
             __version__,
             seed,
             weights,
             learn_from,
+            fit_all,
             mode,
             str(roles),
             table.digest,
             decisions and file_digest(decisions),
         ]
         digest = digest_of([*asked, None if apart is None else (apart.st_size, apart.st_mtime_ns)])
-        work = Writing(
-            taught.judging, list(shown.X.columns), roles, mode, out.absolute(), digest, decided, run=uuid4().hex
-        )
+        name, place = uuid4().hex, out.absolute()
         figures = []
         try:
+            adding = partial(add_parts, table.parts, Kept(place, digest, name)) if fit_all else None
+            taught, shown, decided = learned(run, table, weights, learn_from, seed, say, adding)
+            reading = Reading(roles, list(shown.X.columns), decided)
+            work = Writing(taught.judging, reading, mode, place, digest, name)
             for done, one in enumerate(run(_judge, work, parts)):
                 figures.extend([] if one is None else [one])
                 say(JUDGING, LEARNED + (1 - LEARNED) * (done + 1) / len(parts))
             for _ in run(_join, work, [part for part in parts if part.of > 1 and part.number == 0]):
                 say("putting pieces together", 1.0)
+            remove_sums(place)
         finally:
-            remove_drafts(work.out, work.run)
+            remove_drafts(place, name)
     if digest_of_files(parts) != table.digest:
         raise OSError(f"{given} changed while it was read: give the same command again, which begins anew.")
     found = overview(taught, Figures.sum([*figures, taught.apart]))
-    if others := beside(work.out, parts):
+    if others := beside(place, parts):
         found = replace(found, warnings=[*found.warnings, NOT_OURS.format(out, len(others), others[0])])
     told = summary(taught.inputs, found, seed, command) | {"digest": table.digest}
     writers: list[tuple[Path, Writer]] = []
@@ -230,14 +234,11 @@ class Writing(NamedTuple):
     """What `_judge` needs."""
 
     judging: Judging
-    features: list[str]
-    """The columns that are."""
-    roles: Roles
+    reading: Reading
     mode: Mode
     out: Path
     digest: str
     """Of the input and the arguments."""
-    decided: Decided | None
     run: str
     """A name that no other run has."""
 
@@ -267,42 +268,13 @@ def _join(work: Writing, part: Part) -> None:
     shutil.rmtree(pieces[0].parent, ignore_errors=True)
 
 
-def _where(part: Part, first: int, row: int) -> str:
-    """How a row of a block is called, by its number there."""
-    return part.where(first + row)
-
-
 def _judged(work: Writing, part: Part) -> Iterator[tuple[Any, Figures]]:
     """The blocks of a file with columns added, and the figures of each."""
-    names, label = work.judging.names, str(work.roles.label)
-    for first, table in batches(part):
-        columns = columns_of(work.roles, part, first, table)
-        count, place = len(columns.labels), part.first + first
-        labels, trusted, before = _by_hand(work, columns, place)
-        known = class_indices(labels, Words(), names.classes)[1]
-        groups = columns.groups
-        group_of = None if groups is None else group_indices(groups, count, Words(), names.groups)[1]
-        X = table.select(work.features).to_pandas(ignore_metadata=True)
-        block = Block(X, known, trusted, group_of, place, before)
-        done = judge_block(work.judging, block, partial(_where, part, first))
+    names, label = work.judging.names, str(work.reading.roles.label)
+    for read in blocks(work.reading, names, part):
+        done = judge_block(work.judging, read.block, read.where)
         suggested = names.classes[done.suggested]
         values = (done.found.weight, done.issue, done.found.quality, suggested, done.trusted)
-        added = about_given(dict(zip(ADDED, values, strict=True)), columns.labels)
-        changes = changes_of(added, label, columns.labels, work.mode)
-        yield changed(table, changes), done.figures
-
-
-def _by_hand(
-    work: Writing, columns: Columns, first: int
-) -> tuple[np.ndarray, Bool[np.ndarray, " rows"] | None, Int[np.ndarray, " rows"] | None]:
-    """The labels and the trust of a block with what was decided, and the labels that decided rows had."""
-    if work.decided is None:
-        return columns.labels, columns.trusted, None
-    count, classes = len(columns.labels), work.judging.names.classes
-    rows, decided = work.decided.within(first, count)
-    labels, before, picked = columns.labels.copy(), np.full(count, -1), np.zeros(count, bool)
-    labels[rows], picked[rows] = decided, True
-    # A label that no row has any more is not a class.
-    had = np.minimum(np.searchsorted(classes, columns.labels[rows]), len(classes) - 1)
-    before[rows] = np.where(classes[had] == columns.labels[rows], had, -1)
-    return labels, picked if columns.trusted is None else columns.trusted | picked, before
+        added = about_given(dict(zip(ADDED, values, strict=True)), read.labels)
+        changes = changes_of(added, label, read.labels, work.mode)
+        yield changed(read.table, changes), done.figures

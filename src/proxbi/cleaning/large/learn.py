@@ -9,12 +9,16 @@ from jaxtyping import Int
 
 from proxbi.cleaning.inputs.prepare import Inputs, Names
 from proxbi.cleaning.large.block import Judging
+from proxbi.cleaning.method.all_rows import Sums
 from proxbi.cleaning.method.clean import Learned, check_weights, flagged, learn, of_rows, one_thread
-from proxbi.cleaning.method.scoring import Found
+from proxbi.cleaning.method.scoring import Found, Judge
 from proxbi.cleaning.method.summary import Figures, Tally
 from proxbi.cleaning.method.table import Table, checked
 from proxbi.cleaning.result import Cleaned, Overview, RowCounts
 from proxbi.cleaning.run import FEWEST_ROWS, NOTHING_LEFT
+
+AddAll = Callable[[Judging], Sums]
+"""The sums over all rows of the table but those given apart, with the weights that this judge gives them."""
 
 
 class Taught(NamedTuple):
@@ -38,9 +42,10 @@ def teach(
     weights: Literal["auto", "free"],
     seed: int,
     progress: Callable[[str, float], None] | None = None,
+    add: AddAll | None = None,
 ) -> Taught:
     """Learn from a sample, whose rows have these places among the `rows` of the table; `apart` are the classes of
-    trusted rows that come after them all.
+    trusted rows that come after them all. With `add` the regression is fitted to all rows, if there are more.
     """
     if inputs.trusted is None and rows < FEWEST_ROWS:
         raise ValueError(
@@ -51,8 +56,13 @@ def teach(
     )
     table = table._replace(whole=rows, group_count=max(1, len(inputs.group_names)), learn_from=inputs.learn_from)
     check_weights(weights, False, len(table.judges))
+
+    def sums(judge: Judge) -> Sums:
+        assert add is not None
+        return add(Judging(judge._replace(places=places), inputs.encoder, names, table.group_count))
+
     with one_thread():
-        learned = learn(table, weights, seed, progress)
+        learned = learn(table, weights, seed, progress, None if add is None or len(places) == rows else sums)
     judging = Judging(learned.judged.judge(places), inputs.encoder, names, table.group_count)
     return Taught(inputs, learned, judging, _of_trusted(table, apart))
 

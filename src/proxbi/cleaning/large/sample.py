@@ -12,9 +12,12 @@ from proxbi.cleaning.files.formats import Parquet
 from proxbi.cleaning.files.tables import Rows, from_table
 from proxbi.cleaning.inputs.checks import class_indices
 from proxbi.cleaning.inputs.prepare import Names, prepare
+from proxbi.cleaning.large.block import Judging
 from proxbi.cleaning.large.learn import Taught, teach
 from proxbi.cleaning.large.look import Looking, TableOf, look, subject
 from proxbi.cleaning.large.parquet import take
+from proxbi.cleaning.large.reading import Reading
+from proxbi.cleaning.method.all_rows import Sums
 from proxbi.cleaning.method.drawing import merged, with_apart
 from proxbi.cleaning.method.memory import require_memory
 
@@ -22,6 +25,12 @@ LOOKED, TAKEN, LEARNED = 0.05, 0.15, 0.3
 """The share of the work that is done after each stage, roughly: all else is judging."""
 
 Progress = Callable[[str, float], None]
+
+
+Apart = tuple[Any, Int[np.ndarray, " apart"], int]
+"""Trusted rows given apart: their features, or None, their classes, and how many rows come before them."""
+Adding = Callable[[Engine, Judging, Reading, Apart, Progress], Sums]
+"""Adds up all rows of the table."""
 
 
 class Shown(NamedTuple):
@@ -45,8 +54,11 @@ def learned(
     learn_from: int,
     seed: int,
     say: Progress,
+    adding: Adding | None = None,
 ) -> tuple[Taught, Shown, Decided | None]:
-    """Draw a sample of the rows, take them, and learn from them; what these rows are; and what was decided."""
+    """Draw a sample of the rows, take them, and learn from them, with `adding` also from sums over all rows; what these
+    rows are; and what was decided.
+    """
     say("looking at the labels", 0.0)
     named, total = None if table.decisions is None else rows_named(table.decisions), table.rows
     looked = list(run(look, Looking(table.roles, seed, learn_from, named), table.parts))
@@ -70,6 +82,7 @@ def learned(
     ours = None if decided is None else decided.among(places)
     inputs = prepare(**_arguments(rows, ours, kept, kept_apart), learn_from=learn_from, seed=seed, names=names)
     gold = np.zeros(0, np.int64) if rows.y_val is None else class_indices(rows.y_val, rows.words, names.classes)[1]
+    reading = Reading(table.roles, _columns(rows), decided)
     taught = teach(
         inputs,
         final,
@@ -79,6 +92,7 @@ def learned(
         weights=weights,
         seed=seed,
         progress=lambda stage, share: say(stage, TAKEN + (LEARNED - TAKEN) * share),
+        add=None if adding is None else lambda judging: adding(run, judging, reading, (rows.X_val, gold, total), say),
     )
     ids = None if rows.ids is None else [rows.ids[row] for row in kept]
     before = [] if about is None or decided is None else earlier(about, decided)
@@ -109,6 +123,11 @@ def _arguments(rows: Rows, decided: Decided | None, kept: np.ndarray, kept_apart
     for name in ("X_val", "y_val"):
         found[name] = _taken(found[name], kept_apart)
     return found
+
+
+def _columns(rows: Rows) -> list[str]:
+    assert hasattr(rows.X, "columns"), "a Parquet file is read as a data frame"
+    return list(rows.X.columns)
 
 
 def _taken(values: Any, rows: np.ndarray) -> Any:

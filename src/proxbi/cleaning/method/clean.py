@@ -9,6 +9,7 @@ For a large table these steps use a sample, drawn by `drawing.py`; the other row
 
 import math
 from collections.abc import Callable
+from functools import partial
 from typing import Any, Literal, NamedTuple
 
 import numpy as np
@@ -16,6 +17,7 @@ from jaxtyping import Bool, Float, Int
 from threadpoolctl import threadpool_limits  # type: ignore[import-untyped]  # it has no types
 
 from proxbi.cleaning.method import samples, selection, summary
+from proxbi.cleaning.method.all_rows import AddUp, of_table, refit
 from proxbi.cleaning.method.bilevel import Solved
 from proxbi.cleaning.method.drawing import FIT, checked_number, learned_from
 from proxbi.cleaning.method.free import FEWEST, Free
@@ -45,6 +47,7 @@ def clean(
     before: Int[np.ndarray, " rows"] | None = None,
     weights: Literal["auto", "free"] = "auto",
     learn_from: int = FIT,
+    fit_all: bool = False,
     seed: int = 0,
     progress: Progress | None = None,
 ) -> Cleaned:
@@ -65,6 +68,8 @@ def clean(
     - `weights`: "auto", a few parameters for all rows together; or "free", one parameter per row, as in the paper.
     - `learn_from`: the maximal number of rows that are fitted, at most half of them trusted. All others are judged by
       this fit. More rows find more wrong labels, and take time and memory in proportion.
+    - `fit_all`: if there are more rows than that, fit the regression that judges to all of them, in the memory of a
+      block of rows (`all_rows.py`).
     - `seed`: the same seed gives the same result.
     - `progress`: called with a stage and the share of the work that is done.
 
@@ -78,12 +83,15 @@ def clean(
     table = checked(features, labels, classes, trusted, groups, sample_weight, pred_probs, votes, before)
     table = table._replace(learn_from=checked_number(learn_from))
     check_weights(weights, sample_weight is not None, len(table.judges))
+    check_fit_all(fit_all, weights, votes is not None)
     # All votes are read together: a table with votes is no sample.
     may = table.repeats > 0
     require_memory(min(learn_from, len(may)), classes, table.features.shape[1])
     places = np.arange(len(table.labels)) if votes is not None else learned_from(seed, learn_from, table.trusted, may)
     with one_thread():
-        learned = learn(table if len(places) == len(may) else table.take(places), weights, seed, progress)
+        whole = len(places) == len(may)
+        add = of_table(table, places) if fit_all and not whole else None
+        learned = learn(table if whole else table.take(places), weights, seed, progress, add)
         found = _cleaned(table, places, learned, groups is not None)
     if progress is not None:
         progress("done", 1.0)
@@ -105,6 +113,16 @@ def check_weights(weights: str, weighted: bool, trusted: int) -> None:
         )
     if weights == "free" and trusted < FEWEST:
         raise ValueError(f'trusted must mark at least {FEWEST} rows for weights="free", got {trusted}.')
+
+
+def check_fit_all(fit_all: object, weights: str, voted: bool) -> None:
+    """Raise an error if all rows cannot be fitted."""
+    if not isinstance(fit_all, bool):
+        raise TypeError(f"fit_all must be True or False, got {fit_all!r}.")
+    if fit_all and weights == "free":
+        raise ValueError('fit_all must be False with weights="free", which has weights for the rows learned from only.')
+    if fit_all and voted:
+        raise ValueError("fit_all must be False with several votes per row, which are read together.")
 
 
 class Learned(NamedTuple):
@@ -140,8 +158,16 @@ class Learned(NamedTuple):
         )
 
 
-def learn(table: Table, weights: Literal["auto", "free"], seed: int, progress: Progress | None = None) -> Learned:
-    """Solve for the settings, compare weightings, and judge the rows of this table."""
+def learn(
+    table: Table,
+    weights: Literal["auto", "free"],
+    seed: int,
+    progress: Progress | None = None,
+    add: AddUp | None = None,
+) -> Learned:
+    """Solve for the settings, compare weightings, and judge the rows of this table; with `add` by a fit to all rows of
+    the table of which it is a sample.
+    """
     say = progress or (lambda stage, share: None)
     draw, free = stream(seed), Free() if weights == "free" else None
     say("solving for the settings", 0.0)
@@ -158,7 +184,8 @@ def learn(table: Table, weights: Literal["auto", "free"], seed: int, progress: P
     settings = samples.average(tuned)
     bandwidth = unit * math.exp(settings["bandwidth"])
     if table.votes is None:
-        judged, consensus = judge_all(table, settings, bandwidth, free, draw), None
+        again = None if add is None else partial(refit, add)
+        judged, consensus = judge_all(table, settings, bandwidth, free, draw, again), None
     else:
         judged, consensus = judge_votes(table, settings, bandwidth, free, draw)
     if not judged.informed:

@@ -5,7 +5,7 @@ by the fit as it is. So a million rows cost little more than thirty thousand.
 """
 
 from collections.abc import Callable, Iterator
-from typing import NamedTuple
+from typing import NamedTuple, Protocol
 
 import jax.numpy as jnp
 import numpy as np
@@ -40,6 +40,12 @@ RIDGES = (0.0, 2.0, 4.0)
 BLOCK = 2048
 """Rows mapped at a time: their kernel values stay in the cache, which is twice as fast."""
 EVIDENCE = 20.0
+
+
+class Scoring(Protocol):
+    """Scores rows that were not learned from."""
+
+    def __call__(self, rows: Table) -> Scores: ...
 
 
 class Scorer(NamedTuple):
@@ -83,7 +89,7 @@ class Judge(NamedTuple):
     scored by learners that have not seen them.
     """
 
-    scorer: Scorer | None
+    scorer: Scoring | None
     """None if nothing was learned: all labels are kept."""
     decision: Decision | None
     places: Int[np.ndarray, " known"]
@@ -133,7 +139,7 @@ class Judged(NamedTuple):
     """The number of fitted rows."""
     review: Int[np.ndarray, " untrusted"]
     """The untrusted rows, in the order in which to decide them."""
-    scorer: Scorer | None = None
+    scorer: Scoring | None = None
     decision: Decision | None = None
     """If the table is a sample: how to judge the other rows."""
 
@@ -184,14 +190,22 @@ class Fitted(NamedTuple):
         return found.coefficients, np.asarray(found.scores)[: len(self.fit)].astype(np.float64)
 
 
+Refit = Callable[[Table, Fitted, Judge], tuple[Scoring, Float[np.ndarray, "fit classes"], int]]
+"""A fit to more rows than those of this table, with the weights of this judge: a scorer of other rows, the scores of
+the fitted ones, and the number of rows that it has."""
+
+
 def judge_all(
     table: Table,
     settings: Settings,
     bandwidth: float,
     wanted: Weigh | None,
     draw: np.random.Generator,
+    refit: Refit | None = None,
 ) -> Judged:
-    """Judge all rows, fit again with the resulting weights, or with those `wanted`, and judge once more."""
+    """Judge all rows, fit again with the resulting weights, or with those `wanted`, and judge once more; `refit` fits
+    all rows of a table of which this one is a sample.
+    """
     fitted = fit_rows(table, settings, bandwidth, draw)
     fit, trusted = fitted.fit, table.trusted[fitted.fit]
     most = fitted.rows.features.shape[1]
@@ -210,14 +224,17 @@ def judge_all(
         regress = fitted.regress if len(fit) > MANY else fitted.regress_best  # of many rows each fit costs seconds
         coefficients, scores[0] = regress(weights, most)
         decision = decide_again(decision, scores, evidence, draw)
+    scorer: Scoring = Scorer.of(fitted.phi, coefficients, others)
+    count = len(fit)
+    if refit is not None:
+        before = Judge(scorer, decision, fit, _known(decision, scores, evidence))
+        scorer, scores[0], count = refit(table, fitted, before)
+        decision = decide_again(decision, scores, evidence, draw)
     if not _tells(decision, scores, evidence):
-        return _nothing_known(table, len(fit))
+        return _nothing_known(table, count)
     some, drawn = drawn_qualities(decision, scores, evidence, draw)
 
-    scorer = Scorer.of(fitted.phi, coefficients, others)
-    verdict = decision.verdict(scores, evidence.labels)
-    known = Found(np.where(trusted, 1.0, verdict.quality), verdict.quality, verdict.wrong.argmax(axis=1))
-    found = Judge(scorer, decision, fit, known)(table)
+    found = Judge(scorer, decision, fit, _known(decision, scores, evidence))(table)
     found.quality[table.decided] = 1
     found.weight[fit] = np.where(trusted, 1.0, np.minimum(weights if wanted else 1.0, found.quality[fit]))
     return Judged(
@@ -230,11 +247,18 @@ def judge_all(
         noisy=decision.noisy,
         informed=True,
         temperature=_temperature(decision, scores, evidence),
-        fitted=len(fit),
+        fitted=count,
         review=reviewed(table.trusted, fit[review_order(decision, scores, evidence, draw)]),
         scorer=scorer,
         decision=decision,
     )
+
+
+def _known(decision: Decision, scores: Scores, evidence: Evidence) -> Found:
+    """The result for the fitted rows."""
+    verdict = decision.verdict(scores, evidence.labels)
+    weight = np.where(evidence.trusted, 1.0, verdict.quality)
+    return Found(weight, verdict.quality, verdict.wrong.argmax(axis=1))
 
 
 def reviewed(trusted: Bool[np.ndarray, " rows"], first: Int[np.ndarray, " some"]) -> Int[np.ndarray, " untrusted"]:
