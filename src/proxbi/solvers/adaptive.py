@@ -232,9 +232,10 @@ def _after(state: AdaptiveState, new: Point, convex: bool) -> tuple[AdaptiveStat
 def _move(old: Point, new: Point, dx: PyTree, convex: bool, sure: Bool[Array, ""]) -> Move:
     there, back = _tree.dot(old.found.grad, dx), _tree.dot(new.found.grad, dx)
     penalty = rise = new.penalty - old.penalty
-    if convex:  # where rounding of h hides the slope: <s+, x+ - x> is no smaller, and no difference of large numbers
+    if convex:  # where rounding of h hides the slope, <s+, x+ - x> bounds the change of h, and is no difference
         hidden = ROUNDING * float(jnp.finfo(rise.dtype).eps) * (jnp.abs(new.penalty) + jnp.abs(old.penalty))
-        rise = jnp.where(jnp.abs(there + rise) < hidden, _tree.dot(new.subgradient, dx), rise)
+        least = jnp.minimum(rise, _tree.dot(new.subgradient, dx))
+        rise = jnp.where(jnp.abs(there + rise) < hidden, least, rise)
     sizes = [jnp.abs(a) for a in (new.found.value, old.found.value, new.penalty, old.penalty)]
     errors = new.found.error + old.found.error
     exact = new.found.error <= _TOLERABLE * jnp.maximum(new.gap, old.gap)
