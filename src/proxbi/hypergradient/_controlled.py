@@ -29,7 +29,10 @@ class Outcome(IntEnum):
 
 
 class Evaluation(NamedTuple):
-    """The hypergradient at an x, with its error."""
+    """The hypergradient at an x, with its error.
+
+    Example: `value_and_hypergradient`, which is made of it.
+    """
 
     y: PyTree
     v: PyTree
@@ -62,6 +65,8 @@ class ControlledHypergradient(Module):
     """A hypergradient that works until its error is small beside its size.
 
     `AdaptiveProxBiO(hypergradient)` makes a solver without step sizes of any of these.
+
+    Example: `Implicit`. How to write one: docs/extending.md.
     """
 
     @abstractmethod

@@ -24,9 +24,13 @@ from proxbi.problem import Counts, Problem
 
 
 class HypergradientEstimate(eqx.Module):
-    """An estimate of grad Phi(x), what it cost and how far its two equations are from being solved."""
+    """An estimate of grad Phi(x), what it cost and how far its two equations are from being solved.
+
+    Example: `AID`.
+    """
 
     grad: PyTree
+    """The estimate, a pytree like x."""
     y: PyTree
     """The lower solution at which it was evaluated: the next start."""
     aux: PyTree
@@ -44,7 +48,10 @@ class HypergradientEstimate(eqx.Module):
 
 
 class Hypergradient(Module):
-    """An estimator of grad Phi: `hg(problem, x, y, aux)` with `aux = hg.init(problem, x, y)` at the start."""
+    """An estimator of grad Phi: `hg(problem, x, y, aux)` with `aux = hg.init(problem, x, y)` at the start.
+
+    Example: `AID`. How to write one: docs/extending.md.
+    """
 
     @abstractmethod
     def init(self, problem: Problem, x: PyTree, y: PyTree) -> PyTree:
@@ -67,6 +74,8 @@ class AID(Hypergradient):
     - `linear`: the solver that makes v; `CG()` by default.
     - `warm`: start the linear solve at the last v. Started cold, a few CG steps converge to the wrong point; warm, one
       step per outer iteration is often enough.
+
+    Reference: F. Pedregosa, *Hyperparameter optimization with approximate gradient*, 2016.
 
     >>> import jax.numpy as jnp
     >>> from proxbi import GradientDescent
@@ -116,6 +125,16 @@ class ITD(Hypergradient):
 
     - `lower`: a solver of fixed length.
     - `truncate`: differentiate only the last so many steps (None: all of them). The start y is always a constant.
+
+    Reference: L. Franceschi, M. Donini, P. Frasconi, M. Pontil, *Forward and reverse gradient-based hyperparameter
+    optimization*, 2017.
+
+    >>> import jax.numpy as jnp
+    >>> from proxbi import GradientDescent
+    >>> from proxbi.analytic import scalar_problem
+    >>> hypergradient, x, y = ITD(GradientDescent(0.25, steps=3)), jnp.array(3.0), jnp.array(0.0)
+    >>> float(hypergradient(scalar_problem(), x, y, None).grad)  # y3 = 7/8 x, so the gradient is 7/8 (y3 - 2)
+    0.546875
     """
 
     lower: FixedLength
@@ -156,11 +175,23 @@ def one_step(lower: LowerSolver, step_size: float) -> AID:
     r"""One-step differentiation: the derivative of the single map $y \mapsto y - \alpha\nabla_y g(x, y)$ at the lower
     solution.
 
-    Differentiating f(x, y - alpha g_y(x, y)) in x at fixed y gives $f_x - \alpha\,g_{xy} f_y$ up to the change of f_y:
-    AID with the
-    one-term Neumann series v = alpha f_y. Cheap, and right only as far as that step solves the lower problem (Bolte,
-    Pauwels, Vaiter, "One-step differentiation of iterative algorithms", 2023): the residual in the estimate says how
-    far.
+    Differentiating f(x, y - alpha g_y(x, y)) in x at fixed y gives $f_x - \alpha\,g_{xy} f_y$, up to the change of f_y:
+    this is AID with the Neumann series of one term, v = alpha f_y. It is cheap, and accurate only as far as that step
+    solves the lower problem; the residual in the estimate shows how far.
+
+    Reference: J. Bolte, E. Pauwels, S. Vaiter, *One-step differentiation of iterative algorithms*, 2023.
+
+    **Arguments:**
+
+    - `lower`: the solver that makes y.
+    - `step_size`: alpha.
+
+    **Returns:** an `AID`.
+
+    >>> from proxbi import Newton
+    >>> hypergradient = one_step(Newton(), step_size=0.5)
+    >>> float(hypergradient.linear.step_size), hypergradient.linear.steps
+    (0.5, 1)
     """
     return AID(lower, Neumann(step_size, steps=1), warm=False)
 

@@ -18,6 +18,13 @@ CURRENCIES = {"calls": "oracle calls, all kinds", "seconds": "seconds, without c
 def compare(rows: list[dict[str, Any]], optimum: float | None = None) -> "Figure":
     """The objective above `optimum` (by default the smallest in the rows) and the stationarity, each against oracle
     calls and against seconds.
+
+    **Arguments:**
+
+    - `rows`: what `proxbi.compare` returns.
+    - `optimum`: the value that is subtracted from the objectives.
+
+    **Returns:** a Matplotlib figure. Example: `proxbi.compare`.
     """
     finite = [row["objective"] for row in rows if np.isfinite(row["objective"])]
     if not finite:

@@ -58,12 +58,17 @@ Numbers = Sequence[float] | Float[np.ndarray, " points"]
 
 
 class Curve(NamedTuple):
-    """Points joined by a line."""
+    """Points joined by a line.
+
+    Example: `lines`.
+    """
 
     name: str
     """Its name in the legend; it has none there if this is empty."""
     x: Numbers
+    """Positions."""
     y: Numbers
+    """Heights, as many."""
     colour: int | None = None
     """0 to 5; by default the place among the curves."""
     dash: int | None = None
@@ -136,8 +141,17 @@ def lines(
     level: float | None = None,
     title: str = "",
 ) -> Svg:
-    """Curves on the same axes; points that are not finite (or not positive, on a logarithmic axis) are left out. A
-    vertical line is drawn at `mark`, and a horizontal one at `level`.
+    """Curves on the same axes; points that are not finite (or not positive, on a logarithmic axis) are left out.
+
+    **Arguments:**
+
+    - `curves`: what to draw.
+    - `x_label`, `y_label`: under and beside the axes.
+    - `log`, `log_x`: whether the vertical and the horizontal axis are logarithmic.
+    - `mark`, `level`: the place of a vertical and of a horizontal line.
+    - `title`: above the chart.
+
+    **Returns:** the chart as a string of SVG, for `Picture`.
 
     >>> chart = lines([Curve("gap", [1, 10, 100], [1.0, 0.1, 0.01])], "step", "gap", log=True, log_x=True)
     >>> chart.count("<polyline")

@@ -45,7 +45,10 @@ class Fault(IntEnum):
 
 
 class Info(eqx.Module):
-    """What one step reports: nothing here is needed by the next step."""
+    """What one step reports: nothing here is needed by the next step.
+
+    Example: `run`, which returns them.
+    """
 
     stationarity: Scalar
     """An estimate of dist(0, d(Phi + h)(x)) at the x that the step *started from*, or, if the solver `looks_ahead`, at
@@ -55,6 +58,7 @@ class Info(eqx.Module):
     linear: LinearInfo | None
     """The outcome of the adjoint solve, if there was one."""
     counts: Counts
+    """The oracle calls of the step."""
     fault: Int[Array, ""] | int = 0
     """A `Fault`; the state of a step with one is not accepted."""
     relative: Scalar | float = float("nan")
@@ -64,6 +68,8 @@ class Info(eqx.Module):
 class Solver(Module):
     """An outer solver: `init` makes a state that has `x` and `y`, `step` moves it. Both pure, so `jit` and `vmap`
     apply.
+
+    Example: `ProxBiO`. How to write one: docs/extending.md.
     """
 
     @property
@@ -112,7 +118,12 @@ class Solver(Module):
 
 @jax.jit
 def traced_step(problem: Problem, solver: Solver, state: PyTree, key: PRNGKeyArray) -> tuple[PyTree, Info]:
-    """`solver.step`, of which JAX keeps what it traced: a run asks for it three times, and the next run again."""
+    """`solver.step`, of which JAX keeps what it traced: a run asks for it three times, and the next run again.
+
+    **Arguments:** `problem`, `state` and `key` as for `Solver.step`, and the `solver`.
+
+    Example: `run`, which uses it.
+    """
     return solver.step(problem, state, key)
 
 

@@ -136,6 +136,11 @@ def paper_solver(
     - `cg_steps`, `cg_tol`, `warm`: the adjoint solve of the AID methods; the paper assumes it exact.
     - `truncate`: how many steps the ITD methods differentiate; None is all.
 
+    **Returns:** a `ProxBiO`.
+
+    Reference: Chen, Kailkhura, Zhou, "An accelerated proximal algorithm for regularized nonconvex and nonsmooth
+    bi-level optimization", Machine Learning 112 (2023).
+
     >>> paper_solver("proximal BiO-AIDm", alpha=0.1, beta=0.5, eta=0.9, T=5).hypergradient.lower.steps
     5
     """

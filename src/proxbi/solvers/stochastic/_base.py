@@ -72,11 +72,14 @@ class Owed(NamedTuple):
 class OnBatches(Solver):
     """A solver that draws a batch of rows of each level in each step. On a problem without `Rows` the batch is all
     there is.
+
+    Examples: `ProxSABA`, `Minibatch`.
     """
 
     batch: int | None = eqx.field(static=True, default=None, kw_only=True)
     """Rows in a batch of each level; None: 64, or all of a level that has fewer."""
     sampling: Literal["epochs", "replacement"] = eqx.field(static=True, default="epochs", kw_only=True)
+    """How rows are drawn: each once in an epoch, or with replacement."""
     certificate_rows: int | None = eqx.field(static=True, default=None, kw_only=True)
     """None: the certificate solves the lower level on all rows. A number: it takes y and v as they are and looks at so
     many rows of each level, with a standard error where that is not all; for lower levels that are not convex."""
