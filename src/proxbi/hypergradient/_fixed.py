@@ -24,7 +24,7 @@ from proxbi.problem import Counts, Problem
 
 
 class HypergradientEstimate(eqx.Module):
-    """An estimate of grad Phi(x), what it cost and how far its two equations are from being solved.
+    """An estimate of grad Phi(x), its cost, and the residuals of its two equations.
 
     Example: `AID`.
     """
@@ -43,7 +43,7 @@ class HypergradientEstimate(eqx.Module):
 
     @property
     def residuals(self) -> dict[str, Scalar]:
-        """|grad_y g(x, y)| as "lower" and, where there is an adjoint solve, its relative residual as "linear"."""
+        """|grad_y g(x, y)| as "lower" and, with an adjoint solve, its relative residual as "linear"."""
         return {"lower": self.lower_residual} | ({} if self.linear is None else {"linear": self.linear.residual})
 
 
@@ -59,7 +59,7 @@ class Hypergradient(Module):
 
     @abstractmethod
     def __call__(self, problem: Problem, x: PyTree, y: PyTree, aux: PyTree) -> HypergradientEstimate:
-        """The estimate at x, with the lower solve started at y and the adjoint solve at aux."""
+        """The estimate at x. The lower solve starts at y, the adjoint solve at aux."""
 
 
 class AID(Hypergradient):
@@ -70,10 +70,10 @@ class AID(Hypergradient):
 
     **Arguments:**
 
-    - `lower`: the solver that makes y.
-    - `linear`: the solver that makes v; `CG()` by default.
-    - `warm`: start the linear solve at the last v. Started cold, a few CG steps converge to the wrong point; warm, one
-      step per outer iteration is often enough.
+    - `lower`: the solver for y.
+    - `linear`: the solver for v; `CG()` by default.
+    - `warm`: start the linear solve at the last v. From a cold start, a few CG steps converge to the wrong point. From
+      a warm start, one step per outer iteration is often enough.
 
     Reference: F. Pedregosa, *Hyperparameter optimization with approximate gradient*, 2016.
 
@@ -118,8 +118,8 @@ class ITD(Hypergradient):
     r"""Iterative differentiation: the exact gradient of $x \mapsto f(x, y^T(x))$, by reverse mode through the lower
     steps.
 
-    Pulling back through one step costs one Hessian-vector and one cross product, so T steps cost T of each; the
-    trajectory of y is kept in memory.
+    The backward pass through one step costs one Hessian-vector product and one cross product, so T steps cost T of
+    each. The trajectory of y is kept in memory.
 
     **Arguments:**
 
@@ -183,7 +183,7 @@ def one_step(lower: LowerSolver, step_size: float) -> AID:
 
     **Arguments:**
 
-    - `lower`: the solver that makes y.
+    - `lower`: the solver for y.
     - `step_size`: alpha.
 
     **Returns:** an `AID`.

@@ -71,9 +71,9 @@ def write_page(path: Path, title: str, lead: str, blocks: Sequence[Block]) -> No
 
 
 def render(template: str, folder: str = "report", **values: Any) -> str:
-    """The template of this name in a folder of the package, filled with these values, all of them escaped.
+    """Fill the template of this name, in a directory of the package, with these values. All values are escaped.
 
-    It may include files beside it, and the style that all pages share.
+    A template may include files in its directory, and the style that all pages share.
     """
     try:
         import jinja2

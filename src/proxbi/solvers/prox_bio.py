@@ -41,8 +41,8 @@ class ProxBiOState(NamedTuple):
 
 
 class ProxBiO(Solver):
-    r"""$x_{k+1} \in \mathrm{prox}_{\beta h}\big(x_k - \beta\,\widehat\nabla\Phi(x_k)\big)$ with y and v started where
-    the last step left them.
+    r"""$x_{k+1} \in \mathrm{prox}_{\beta h}\big(x_k - \beta\,\widehat\nabla\Phi(x_k)\big)$ with warm
+    starts: y and v continue from the last step.
 
     **Arguments:**
 
