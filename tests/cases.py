@@ -703,7 +703,7 @@ SOLVERS = [
         steps=120,
         combined=True,
     ),
-    SolverRow("AID, exact and direct", _bio(proxbi.AID(proxbi.Exact(), proxbi.Direct())), modelled=True),
+    SolverRow("AID, exact and direct", _bio(proxbi.AID(proxbi.Exact(), proxbi.Direct())), modelled=True, combined=True),
     SolverRow(
         "one step", _bio(proxbi.one_step(proxbi.GradientDescent(1.0, 5), 0.9)), steps=150, pull=lambda a: 0.9 * a
     ),
@@ -718,7 +718,7 @@ SOLVERS = [
         # Not a slow test: with LLVM's optimisations two programs may round its stopping rule to different steps.
         _bio(proxbi.AID(proxbi.AcceleratedGradient(1e-11), proxbi.CG(20, 1e-12))),
     ),
-    SolverRow("penalty", lambda beta: proxbi.PenaltyProxBiO(), steps=20, tuned=False),
+    SolverRow("penalty", lambda beta: proxbi.PenaltyProxBiO(), steps=20, tuned=False, combined=True),
     SolverRow("adaptive", lambda beta: proxbi.AdaptiveProxBiO(), steps=14, tuned=False),
     *(
         replace(row, name=f"{row.name}, lower box", lower_regularizer=IDLE)

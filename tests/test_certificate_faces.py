@@ -17,6 +17,7 @@ def _judge(number: int, first: int = 0) -> None:
     assert not found, "\n" + "\n".join(found)
 
 
+@pytest.mark.slow
 def test_claims_hold_on_faces() -> None:
     _judge(12)
 

@@ -96,6 +96,7 @@ def test_the_best_of_several_minima() -> None:
     assert len(table) == 5
 
 
+@pytest.mark.slow
 def test_bad_starts_have_their_own_status_and_disturb_no_other() -> None:
     x0s = np.array([[15.0], [1.2], [30.0]])  # the first is outside of lower's domain, the last of the regularizer's
     found = minimize_many(PROBLEM, x0s, 0 * x0s)
@@ -117,6 +118,7 @@ def test_where_all_starts_are_bad_it_raises() -> None:
     assert found.best in found.results
 
 
+@pytest.mark.slow
 def test_a_run_that_has_ended_is_frozen() -> None:
     x0s = np.array([[-1.035], [1.2], [0.1]])
     found = minimize_many(PROBLEM, x0s, 0 * x0s, tol=1e-2)
