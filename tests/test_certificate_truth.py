@@ -39,6 +39,7 @@ FOUND = {
 }
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("seed", [pytest.param(seed, marks=[pytest.mark.slow] if seed != 16 else []) for seed in FOUND])
 def test_what_was_found_stays_right(seed: int) -> None:
     _judge([truth.case(seed)])

@@ -124,6 +124,7 @@ OWN = {
 QUICK_OWN = (WrongHvp, WrongCross, SkewHvp)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "made",
     [pytest.param(made, marks=[] if made in QUICK_OWN else REPEATED, id=made.__name__) for made in OWN],

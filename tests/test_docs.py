@@ -23,10 +23,11 @@ RUN = {
     for page in PAGES
     if page.name not in ELSEWHERE and snippets.blocks(page.read_text())
 }
-QUICK = {"README.md", "docs/problem.md", "docs/citing.md", "docs/supported.md"}
-"""Pages that take a few seconds."""
-IN_CI = {"docs/start.md"}
-"""What a new user runs first. The others, up to a minute each and mostly for compiling, run before a release."""
+QUICK = {"README.md"}
+"""The first page."""
+IN_CI = {"docs/start.md", "docs/problem.md", "docs/citing.md", "docs/supported.md", "docs/api/runs.md"}
+"""What a new user runs first, and pages that take a few seconds. The others, up to a minute each and mostly for
+compiling, run before a release."""
 
 
 def _marks(page: str) -> list[pytest.MarkDecorator]:

@@ -79,6 +79,7 @@ def bfgs(matrix: np.ndarray, steps: np.ndarray) -> np.ndarray:
     return m
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("number", [1, 7, 8, 9, 40, 41, 100])
 @pytest.mark.parametrize("n", [6, 30])
 def test_the_preconditioner_is_the_bfgs_matrix(n: int, number: int) -> None:

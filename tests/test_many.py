@@ -193,6 +193,7 @@ def solvers(*betas: float) -> list[Any]:
     return [paper_solver("proximal BiO-AID", alpha=0.3, beta=beta, T=3, cg_steps=3) for beta in betas]
 
 
+@pytest.mark.slow
 def test_a_sweep_is_its_runs_one_by_one() -> None:
     made = ridge_hyperparameters(100.0)
     longer = paper_solver("proximal BiO-AID", alpha=0.3, beta=0.3, T=5, cg_steps=3)

@@ -161,6 +161,7 @@ def test_it_stays_where_it_starts_if_that_is_the_minimiser() -> None:
     assert result.state.step < 12
 
 
+@pytest.mark.slow
 def test_a_start_outside_the_domain_of_h_is_refused() -> None:
     case = follow(0.0)
     box = Box(-0.5, 0.5)
@@ -387,6 +388,7 @@ def small(name: str, x0: list[float], y0: float) -> Result:
     return minimize(problem, jnp.array(x0), jnp.full(2, y0), PenaltyProxBiO(), rtol=1e-8, throw=False)
 
 
+@pytest.mark.slow
 def test_a_problem_that_is_not_finite_at_the_start_is_refused() -> None:
     assert small("logarithm of x", [-1.0, -1.0], 0.0).status is Status.NONFINITE_START
 

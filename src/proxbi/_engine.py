@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import CancelledError
 from contextlib import contextmanager
 from importlib.util import find_spec
-from typing import Any, Literal, Protocol, TypeVar
+from typing import Any, Literal, Protocol, TypeVar, runtime_checkable
 
 EngineName = Literal["here", "joblib", "dask"]
 SECONDS = 30
@@ -23,6 +23,7 @@ B = TypeVar("B")
 R = TypeVar("R")
 
 
+@runtime_checkable
 class Engine(Protocol):
     """Does pieces of work; the results come in the order of the pieces."""
 

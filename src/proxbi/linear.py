@@ -216,7 +216,11 @@ def _ended(at: Krylov, moved: Krylov, small: Array, steps: Any, observed: PyTree
         moved = moved._replace(measure=small & ~at.measure, measured=measured)
     else:
         ends = {LinearStatus.OK: small, LinearStatus.BUDGET: used_up}
-    status = jnp.select([~good, *ends.values()], [moved.status, *ends], _RUNNING).astype(jnp.int32)
+    codes = [
+        moved.status,
+        *(jnp.int32(int(end)) for end in ends),
+    ]
+    status = jnp.select([~good, *ends.values()], codes, jnp.int32(_RUNNING))
     kept = _tree.where(good, moved, at)
     return kept._replace(status=status, iterations=moved.iterations, matvecs=moved.matvecs, observed=observed)
 
