@@ -1,5 +1,6 @@
 """The public names of the package: `proxbi` takes them from here when the first of them is asked for."""
 
+from proxbi._compare import CompareRow as CompareRow
 from proxbi._compare import compare as compare
 from proxbi._diagnose import Diagnosis as Diagnosis
 from proxbi._diagnose import check as check
