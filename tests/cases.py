@@ -683,7 +683,9 @@ def _paper(name: str) -> SolverRow:
     eta = 0.1 if name.endswith("m") else None
     make = partial(proxbi.paper_solver, name, alpha=1.0, T=16, eta=eta, cg_tol=1e-12)
     proximal = name.startswith("proximal")  # without: the same methods with h = 0
-    return SolverRow(name, lambda beta: make(beta=beta), proximal=proximal, combined=not proximal)
+    return SolverRow(
+        name, lambda beta: make(beta=beta), proximal=proximal, combined=not (proximal and name.endswith("m"))
+    )
 
 
 def _bio(hypergradient: proxbi.hypergradient.Hypergradient) -> Callable[[Any], proxbi.ProxBiO]:

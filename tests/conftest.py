@@ -104,6 +104,7 @@ def _few_programs() -> None:
 _LONG_EXAMPLES = {
     *("proxbi.cleaning.method.clean.clean", "proxbi.cleaning.estimator.label_cleaner.LabelCleaner"),
     *("proxbi.distributed._shard.shard", "proxbi._many.minimize_many", "proxbi._diagnose.check"),
+    "proxbi.solvers.stochastic.saba.ProxSABA",
 }
 """Four to ten seconds each, of what quick tests of the same names show as well."""
 

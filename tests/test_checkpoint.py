@@ -483,6 +483,7 @@ def assert_resumes_like_a_straight_run(folder: Path) -> None:
     assert names(folder) == [file_of(step + more) for more in (5, 10, 15)]  # and no leftovers
 
 
+@pytest.mark.slow
 def test_killed_at_any_moment(tmp_path: Path) -> None:
     for until in (10, 95):  # the second child goes on where the first was killed
         assert run_child(tmp_path, until=until) == -signal.SIGKILL

@@ -205,6 +205,7 @@ LAYOUTS = {
 }
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("layout", "dtype", "outputs"),
     [

@@ -227,6 +227,7 @@ def test_the_default_solver_finds_a_stationary_point(name: str) -> None:
         assert result.active_set_margin > 0
 
 
+@pytest.mark.slow
 def test_at_a_kink_the_status_says_so() -> None:
     """y* = max(2 - e^x, 0) and f = 2 y + e^x / 2: Phi falls until y* = 0, and rises from there."""
     problem = Problem(

@@ -419,6 +419,7 @@ def test_single_precision_ends_where_rounding_does(start: float, ridge: float) -
 # --- 7. words ---------------------------------------------------------------------------------------------------------
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("g", "x0", "word"),
     [
