@@ -131,7 +131,7 @@ requirements: $(UV_RUN)
 	$(COMPILE) pyproject.toml --extra all --group docs --constraints $(PINS) --output-file $(DOCS_PINS)
 	$(COMPILE) --group release --constraints $(PINS) --output-file $(RELEASE_PINS)
 
-$(UV_RUN):
+$(UV_RUN): Makefile
 	@$(FIND_PYTHON); "$$python" -m venv --clear build/uv
 	@build/uv/bin/python -m pip --disable-pip-version-check install -qq $(UV)
 

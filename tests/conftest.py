@@ -72,7 +72,7 @@ _CORE = {
         "lower",
     ),
     *("lower_regularizer", "many", "minimize", "own_loop", "penalty", "problem", "prox_mutations", "regularizers"),
-    *("rows", "stochastic", "theory", "tree"),
+    *("rows", "saved", "stochastic", "theory", "tree"),
 }
 
 
