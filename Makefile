@@ -4,6 +4,9 @@
 #   make demo        the demo: embedded data, no download
 #   make test        the tests, without the slow ones
 #   make slow        the slow tests
+#   make typed       the core's quick tests with shapes and types checked as they run (jaxtyping and beartype)
+#   make oldest      the core's quick tests with the oldest dependencies that pyproject.toml allows, in build/oldest
+#   make newest      the same with the newest there are, in build/newest
 #   make bench       the benchmark: proxbi and its peers, each in an environment of its own under build/bench
 #   make docs        the site, into build/site; in an environment of its own, .venv-docs
 #   make gallery     the examples in full, and their figures
@@ -26,6 +29,11 @@ UNFINISHED = $(VENV)/.unfinished
 PIP = $(BIN)/python -m pip --disable-pip-version-check --no-input
 PYTEST = $(BIN)/python -m pytest -q -n auto --maxprocesses 4 --dist worksteal
 UV = uv==0.13.7
+UV_RUN = build/uv/bin/uv
+
+# What a new or an old version of JAX or NumPy breaks first, in some minutes.
+CORE_TESTS = $(addprefix tests/test_,$(addsuffix .py,contract minimize lower linear hypergradient regularizers problem \
+  checkpoint saved datasets glm cleaning_estimator linear_model))
 
 # The first that starts and is in range: a version manager's shim may exist and yet fail.
 CANDIDATES = $(if $(PYTHON),'$(PYTHON)',python3.13 python3.12 python3.11 python3 python)
@@ -41,7 +49,7 @@ fi
 endef
 
 .DELETE_ON_ERROR:
-.PHONY: help install demo test slow bench docs gallery dist lint format requirements clean
+.PHONY: help install demo test slow typed oldest newest bench docs gallery dist lint format requirements clean
 
 help:
 	@sed -n '/^#/!q; s/^# \{0,1\}//p' Makefile
@@ -73,6 +81,18 @@ test: install
 slow: install
 	$(PYTEST) -m 'slow and not hours' $(ARGS) || [ $$? -eq 5 ]
 
+# Tests that pass arguments of wrong types on purpose are left out: the check finds them first.
+typed: install
+	$(PYTEST) --jaxtyping-packages=proxbi,beartype.beartype $(CORE_TESTS) -k 'not bad_ and not refused' $(ARGS)
+
+oldest: RESOLUTION = lowest-direct
+newest: RESOLUTION = highest
+oldest newest: $(UV_RUN)
+	@$(FIND_PYTHON); $(UV_RUN) venv --quiet --clear --python "$$(command -v "$$python")" build/$@
+	$(UV_RUN) pip install --quiet --python build/$@/bin/python --resolution $(RESOLUTION) --editable '.[all,dev]'
+	@$(UV_RUN) pip list --quiet --python build/$@/bin/python | grep -E '^(jax|numpy|equinox|optax|lineax|scikit-learn|pandas) '
+	build/$@/bin/python -m pytest -q -n auto --maxprocesses 4 $(CORE_TESTS) $(ARGS)
+
 bench: install
 	$(BIN)/python benchmarks/bench $(ARGS)
 
@@ -103,15 +123,17 @@ format: install
 
 # One set for every supported Python and platform; pins stay where they are unless UPGRADE is set. The site and the
 # release tools take the versions of the first set for what they share with it.
-COMPILE = build/uv/bin/uv pip compile --quiet --universal --python-version 3.11 --fork-strategy fewest \
+COMPILE = $(UV_RUN) pip compile --quiet --universal --python-version 3.11 --fork-strategy fewest \
   --generate-hashes --no-emit-index-url --no-emit-find-links --custom-compile-command "make requirements" \
   $(if $(UPGRADE),--upgrade)
-requirements:
-	@$(FIND_PYTHON); \
-	  "$$python" -m venv --clear build/uv && build/uv/bin/python -m pip install -qq $(UV)
+requirements: $(UV_RUN)
 	$(COMPILE) pyproject.toml --extra all --extra dev --output-file $(PINS)
 	$(COMPILE) pyproject.toml --extra all --group docs --constraints $(PINS) --output-file $(DOCS_PINS)
 	$(COMPILE) --group release --constraints $(PINS) --output-file $(RELEASE_PINS)
+
+$(UV_RUN): Makefile
+	@$(FIND_PYTHON); "$$python" -m venv --clear build/uv
+	@build/uv/bin/python -m pip --disable-pip-version-check install -qq $(UV)
 
 clean:
 	rm -rf $(VENV) $(DOCS_VENV) build dist .pytest_cache .mypy_cache .ruff_cache .hypothesis

@@ -74,7 +74,7 @@ left.set(
 )
 left.set_xticks(numbers, map(str, numbers), minor=False)
 left.minorticks_off()
-left.legend()
+left.legend(loc="lower left", bbox_to_anchor=(0, 0.06))
 overlap = np.linalg.svd(np.linalg.qr(np.asarray(result.x))[0].T @ directions)[1]
 bars = right.bar([f"{place + 1}" for place in range(FEATURES)], overlap, color=BLUE, width=0.6)
 right.bar_label(bars, fmt="%.3f")

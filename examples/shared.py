@@ -1,6 +1,7 @@
 """What all examples share: two options, one look."""
 
 import argparse
+import os
 import sys
 from pathlib import Path
 from typing import Any
@@ -13,6 +14,8 @@ from PIL import Image
 jax.config.update("jax_enable_x64", True)  # before any array is made
 if "--small" in sys.argv:  # programs that run for milliseconds: nearly all of the time is compiling
     jax.config.update("jax_disable_most_optimizations", True)
+    quickly = "--xla_cpu_parallel_codegen_split_count=1 --xla_cpu_use_fusion_emitters=false"
+    os.environ["XLA_FLAGS"] = f"{os.environ.get('XLA_FLAGS', '')} {quickly}".strip()
 
 BLUE, ORANGE, GREEN, PURPLE, YELLOW, GREY = "#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#8a8f98"
 """Okabe and Ito's palette: distinguishable with any kind of colour vision."""

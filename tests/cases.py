@@ -671,7 +671,9 @@ class SolverRow:
     tuned: bool = True  # takes the outer step size
     lower_regularizer: Any = None  # of the problem that it is to solve
     repeated: bool = False  # much as a row above: waits for the longer suites
-    combined: bool = False  # of parts that have quick tests of their own: a slow test, which runs in CI
+    combined: bool = (
+        False  # of parts with quick tests of their own, or with a file of tests: slow tests, which run in CI
+    )
 
     def __str__(self) -> str:
         return self.name
@@ -681,7 +683,9 @@ def _paper(name: str) -> SolverRow:
     eta = 0.1 if name.endswith("m") else None
     make = partial(proxbi.paper_solver, name, alpha=1.0, T=16, eta=eta, cg_tol=1e-12)
     proximal = name.startswith("proximal")  # without: the same methods with h = 0
-    return SolverRow(name, lambda beta: make(beta=beta), proximal=proximal, combined=not proximal)
+    return SolverRow(
+        name, lambda beta: make(beta=beta), proximal=proximal, combined=not (proximal and name.endswith("m"))
+    )
 
 
 def _bio(hypergradient: proxbi.hypergradient.Hypergradient) -> Callable[[Any], proxbi.ProxBiO]:
@@ -703,22 +707,27 @@ SOLVERS = [
         steps=120,
         combined=True,
     ),
-    SolverRow("AID, exact and direct", _bio(proxbi.AID(proxbi.Exact(), proxbi.Direct())), modelled=True),
+    SolverRow("AID, exact and direct", _bio(proxbi.AID(proxbi.Exact(), proxbi.Direct())), modelled=True, combined=True),
     SolverRow(
-        "one step", _bio(proxbi.one_step(proxbi.GradientDescent(1.0, 5), 0.9)), steps=150, pull=lambda a: 0.9 * a
+        "one step",
+        _bio(proxbi.one_step(proxbi.GradientDescent(1.0, 5), 0.9)),
+        steps=150,
+        pull=lambda a: 0.9 * a,
+        combined=True,
     ),
     SolverRow(
         "ITD, truncated",
         _bio(proxbi.ITD(proxbi.GradientDescent(1.0, 5), truncate=2)),
         steps=150,
         pull=lambda a: np.eye(4) - np.linalg.matrix_power(np.eye(4) - a, 2),
+        combined=True,
     ),
     SolverRow(
         "AID, accelerated gradient",
         # Not a slow test: with LLVM's optimisations two programs may round its stopping rule to different steps.
         _bio(proxbi.AID(proxbi.AcceleratedGradient(1e-11), proxbi.CG(20, 1e-12))),
     ),
-    SolverRow("penalty", lambda beta: proxbi.PenaltyProxBiO(), steps=20, tuned=False),
+    SolverRow("penalty", lambda beta: proxbi.PenaltyProxBiO(), steps=20, tuned=False, combined=True),
     SolverRow("adaptive", lambda beta: proxbi.AdaptiveProxBiO(), steps=14, tuned=False),
     *(
         replace(row, name=f"{row.name}, lower box", lower_regularizer=IDLE)
@@ -728,13 +737,14 @@ SOLVERS = [
             SolverRow("ITD", _bio(proxbi.ITD(proxbi.GradientDescent(1.0, 16)))),
         ]
     ),
-    SolverRow("skeleton", lambda beta: skeleton.Skeleton(beta / 5, 0.9), steps=400),
+    SolverRow("skeleton", lambda beta: skeleton.Skeleton(beta / 5, 0.9), steps=400, combined=True),
     SolverRow("SOBA", lambda beta: proxbi.ProxSOBA(beta / 5, 0.9, average=0.3), steps=400),
     SolverRow(
         "F2SA",
         lambda beta: proxbi.ProxF2SA(beta / 5, 0.9, penalty=3.0, growth=0.0),
         steps=400,
         pull=lambda a: 3.0 * a @ np.linalg.inv(3.0 * a + np.eye(4)),
+        combined=True,
     ),
     # Without rows these are SOBA and ProxBiO: what they do with rows is in test_stochastic.py.
     SolverRow("SABA", lambda beta: proxbi.ProxSABA(beta / 5, 0.9), steps=400, repeated=True),

@@ -72,7 +72,7 @@ _CORE = {
         "lower",
     ),
     *("lower_regularizer", "many", "minimize", "own_loop", "penalty", "problem", "prox_mutations", "regularizers"),
-    *("rows", "stochastic", "theory", "tree"),
+    *("rows", "saved", "stochastic", "theory", "tree"),
 }
 
 
@@ -101,8 +101,12 @@ def _few_programs() -> None:
         jax.clear_caches()
 
 
-_LONG_EXAMPLES = {"proxbi.cleaning.method.clean.clean", "proxbi.distributed._shard.shard"}
-"""Ten seconds each, of what the example of `LabelCleaner` and test_distributed.py show as well."""
+_LONG_EXAMPLES = {
+    *("proxbi.cleaning.method.clean.clean", "proxbi.cleaning.estimator.label_cleaner.LabelCleaner"),
+    *("proxbi.distributed._shard.shard", "proxbi._many.minimize_many", "proxbi._diagnose.check"),
+    "proxbi.solvers.stochastic.saba.ProxSABA",
+}
+"""Four to ten seconds each, of what quick tests of the same names show as well."""
 
 
 @pytest.hookimpl(tryfirst=True)  # before tests are chosen by their marks

@@ -90,6 +90,7 @@ def single(tree: Any) -> Any:
     return jax.tree.map(lambda leaf: leaf.astype(jnp.float32) if leaf.dtype == jnp.float64 else leaf, tree)
 
 
+@pytest.mark.slow
 def test_single_precision_gets_as_far_as_it_can_and_says_so() -> None:
     made = analytic.spectral_quadratic(100.0)
     problem, x0, y0 = single(made.problem), single(made.x0), single(made.y0)
@@ -114,6 +115,7 @@ def bowl(slope: float) -> Problem:
     )
 
 
+@pytest.mark.slow
 def test_a_scalar_and_a_start_where_every_gradient_vanishes() -> None:
     result = minimize(bowl(0.0), x0=jnp.array(0.5), y0=jnp.array(0.0))
     assert float(result.x) == pytest.approx(2.0, abs=1.5e-6)  # 1e-6 of the way

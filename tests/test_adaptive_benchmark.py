@@ -150,6 +150,7 @@ def test_another_minimum_is_marked():
     assert adaptive.elsewhere(own, {"calls": None, "objective": 1.2}) == " "
 
 
+@pytest.mark.slow
 def test_the_calls_of_the_certificate_are_counted():
     case = SUITE["C-10"]()
     row, x = adaptive.one_run(case, Judge.of(case), {})

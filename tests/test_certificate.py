@@ -93,6 +93,7 @@ REPEATS = [pytest.param(name, 1000.0, marks=REPEATED) for name in CASES]
 REPEATS += [pytest.param(name, 10.0, marks=REPEATED) for name in ("A", "B", "E")]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("name", "kappa"), [("D", 10.0), *REPEATS])
 def test_bounds_hold_always_and_estimates_nearly_always(name: str, kappa: float) -> None:
     make, constants, spread, largest = CASES[name]

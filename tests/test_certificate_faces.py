@@ -17,6 +17,7 @@ def _judge(number: int, first: int = 0) -> None:
     assert not found, "\n" + "\n".join(found)
 
 
+@pytest.mark.slow
 def test_claims_hold_on_faces() -> None:
     _judge(12)
 
@@ -27,6 +28,7 @@ def test_claims_hold_on_faces_of_a_thousand_cases() -> None:
     _judge(1000, 12)
 
 
+@pytest.mark.slow
 def test_the_truth_on_faces_is_that_of_differences() -> None:
     """In extended precision; and y* is where a proximal gradient step of JAX's regularizers leaves it."""
     kinds = set()
@@ -56,6 +58,7 @@ def _phi(data: truth.Floats, x: np.ndarray, y: np.ndarray) -> np.longdouble:
     return data["unit"] * (rest @ rest / 2 + data["a"] @ x)
 
 
+@pytest.mark.slow
 def test_a_claim_below_the_truth_is_noticed() -> None:
     """Negative control: a claim of half of the truth."""
     made = [truth_faces.outcome(case) for case in islice(truth_faces.cases(), 20)]

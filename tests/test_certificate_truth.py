@@ -39,6 +39,7 @@ FOUND = {
 }
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("seed", [pytest.param(seed, marks=[pytest.mark.slow] if seed != 16 else []) for seed in FOUND])
 def test_what_was_found_stays_right(seed: int) -> None:
     _judge([truth.case(seed)])
@@ -92,6 +93,7 @@ def _readme(shift: float) -> tuple[Problem, truth.Floats, Bounds, float]:
     return problem, data, Bounds(mu=mu, cross=top * largest, f_yy=f_yy, tau=top), largest
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("given", [True, False], ids=["bounds", "estimate"])
 @pytest.mark.parametrize("shift", [0.0, 1000.0])
 @pytest.mark.parametrize("stop", [{"tol": 1e-2}, {"steps": 1}, {"steps": 2}], ids=["tol", "one step", "two steps"])

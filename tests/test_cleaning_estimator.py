@@ -94,6 +94,7 @@ def test_clean_labels_are_left_alone(data):
     assert cleaner.is_issue_.mean() <= 0.02
 
 
+@pytest.mark.slow
 def test_the_final_model_is_better_than_one_of_the_noisy_rows(data, fitted):
     noisy = LogisticRegression(max_iter=2000).fit(data.X, data.y).score(*data.test)
     assert fitted.score(*data.test) > noisy

@@ -183,6 +183,7 @@ def test_rows_without_weight_are_not_drawn_and_a_small_table_is_taken_whole() ->
 # --- the same as in one process ---------------------------------------------------------------------------------------
 
 
+@pytest.mark.slow
 def test_the_files_are_those_of_one_process(folder: Path, in_blocks: dict[str, Any]) -> None:
     assert sorted(path.name for path in (folder / "out").iterdir()) == [f"part-{k}.parquet" for k in range(5)]
     require_same(joined(folder / "out"), pd.read_parquet(folder / "cleaned.parquet"))
@@ -250,6 +251,7 @@ def test_a_large_file_is_done_by_row_groups(folder: Path, in_blocks: dict[str, A
         require_same_figures(summary, in_blocks)
 
 
+@pytest.mark.slow
 def test_more_rows_may_be_learned_from(folder: Path, in_blocks: dict[str, Any], tmp_path: Path) -> None:
     """All of them, in both ways; files of a run that learned from fewer are written again."""
     out = tmp_path / "out"
@@ -411,6 +413,7 @@ def decide(path: Path, digest: str, rows: list[int], labels: list[str]) -> Path:
     return path
 
 
+@pytest.mark.slow
 def test_decided_rows_are_trusted_and_those_of_one_process(
     folder: Path, in_memory: dict[str, Any], in_blocks: dict[str, Any], tmp_path: Path
 ) -> None:

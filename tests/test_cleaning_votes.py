@@ -551,6 +551,7 @@ def test_decisions_about_votes_are_trusted_and_leave_the_votes_as_they_are(folde
     assert '"decision": "keep"' in (folder / "r.html").read_text()
 
 
+@pytest.mark.slow
 @given(tables, st.data())
 def test_what_is_decided_about_a_row_changes_the_label_of_no_other(table, data):
     votes = np.array(table)

@@ -9,6 +9,7 @@ import pytest
 from tests.test_demo import proxbi
 
 
+@pytest.mark.slow
 def test_reproduce_table1_on_digits_writes_everything(tmp_path):
     out = tmp_path / "results"
     ran = proxbi(
@@ -33,9 +34,9 @@ def test_reproduce_table1_on_digits_writes_everything(tmp_path):
         (["table1", "--protocol", "other"], "--protocol"),
         (["table1", "--rows", "BiO-XYZ"], "--rows"),
         (["table1", "--p", "0.3"], "--p"),
-        (["figure1", "--cells", "BiO-AID"], "--cells"),
-        (["table1", "--seeds", "3"], "--seeds"),
-        (["table1", "--data", "/no/such/folder"], "/no/such/folder"),
+        pytest.param(["figure1", "--cells", "BiO-AID"], "--cells", marks=pytest.mark.slow),
+        pytest.param(["table1", "--seeds", "3"], "--seeds", marks=pytest.mark.slow),
+        pytest.param(["table1", "--data", "/no/such/folder"], "/no/such/folder", marks=pytest.mark.slow),
         (["figure1", "--dataset", "digits", "--out", "/dev/null/folder"], "/dev/null/folder"),
     ],
 )

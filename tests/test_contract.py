@@ -62,7 +62,7 @@ def without_time(history: list[dict[str, Any]]) -> list[dict[str, Any]]:
     return [{name: value for name, value in line.items() if name != "seconds"} for line in history]
 
 
-@pytest.mark.parametrize("trees", [False, True], ids=["vectors", "dicts"])
+@pytest.mark.parametrize("trees", [False, pytest.param(True, marks=pytest.mark.slow)], ids=["vectors", "dicts"])
 def test_it_converges_to_the_point_it_should(row: SolverRow, trees: bool) -> None:
     case = case_for(row, trees=trees)
     result = solve(row, case, steps=row.steps)

@@ -124,6 +124,7 @@ OWN = {
 QUICK_OWN = (WrongHvp, WrongCross, SkewHvp)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "made",
     [pytest.param(made, marks=[] if made in QUICK_OWN else REPEATED, id=made.__name__) for made in OWN],
@@ -240,6 +241,7 @@ DEFECTS: dict[str, Case] = {
 QUICK = ("not convex", "hinge", "outside, g", "dead relu", "swapped, by name", "not a scalar", "shapes", "mixed dtypes")
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "name",
     [pytest.param(name, marks=[] if name in QUICK else REPEATED) for name in DEFECTS],

@@ -55,6 +55,7 @@ def quick(tmp_path_factory: pytest.TempPathFactory) -> tuple[dict[str, Any], dic
     return child("quick", tmp_path_factory.mktemp("quick"))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", ["linear", "general"])
 def test_prox_bio_is_the_same_on_meshes(name: str, quick: Any) -> None:
     said, x = quick

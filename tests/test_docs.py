@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 
+import docstring_rules
 import names
 import proxbi
 import snippets
@@ -22,10 +23,11 @@ RUN = {
     for page in PAGES
     if page.name not in ELSEWHERE and snippets.blocks(page.read_text())
 }
-QUICK = {"README.md", "docs/problem.md", "docs/citing.md", "docs/supported.md"}
-"""Pages that take a few seconds."""
-IN_CI = {"docs/start.md"}
-"""What a new user runs first. The others, up to a minute each and mostly for compiling, run before a release."""
+QUICK = {"README.md"}
+"""The first page."""
+IN_CI = {"docs/start.md", "docs/problem.md", "docs/citing.md", "docs/supported.md", "docs/api/runs.md"}
+"""What a new user runs first, and pages that take a few seconds. The others, up to a minute each and mostly for
+compiling, run before a release."""
 
 
 def _marks(page: str) -> list[pytest.MarkDecorator]:
@@ -87,6 +89,20 @@ def test_every_public_name_is_on_an_api_page() -> None:
     there = [_resolved(name) for name in names.documented()]
     missing = [name for name in names.public() if not any(_resolved(name) is each for each in there)]
     assert missing == []
+
+
+def test_every_public_name_has_arguments_returns_an_example_and_a_reference() -> None:
+    """Its formula no script can see."""
+    assert docstring_rules.lacking() == {}
+
+
+def test_what_a_docstring_lacks_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(proxbi.L1, "__doc__", "The l1 norm.")
+    monkeypatch.setattr(proxbi.minimize, "__doc__", "Solve it. Example: `nothing`.")
+    assert docstring_rules.missing("proxbi.L1") == ["`strength`", "example", "reference"]
+    assert {"`problem`", "returns", "example"} <= set(docstring_rules.missing("proxbi.minimize"))
+    monkeypatch.setattr(proxbi.Box, "__doc__", None)
+    assert docstring_rules.missing("proxbi.Box") == ["docstring"]
 
 
 NAMED = re.compile(r"^::: (\S+)|\]\[(proxbi[\w.]+)\]|`(proxbi\.[A-Za-z_][\w.]*)", re.MULTILINE)

@@ -19,6 +19,7 @@ def inequalities():
     return bounds.inequalities(KAPPAS, 0, lambda: None)
 
 
+@pytest.mark.slow
 def test_every_bound_holds_on_every_problem_at_every_kappa(inequalities):
     assert [row for row in inequalities if not row["holds"]] == []
     assert {row["kappa"] for row in inequalities} == {2.0, 10.0, 100.0, 1000.0}

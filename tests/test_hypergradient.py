@@ -86,6 +86,7 @@ def test_the_analytic_gradient_is_that_of_finite_differences(name: str, kappa: f
     assert error(case.gradient(case.x0), differences(found_value, case.x0)) < 1e-7
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("method", HYPERGRADIENTS)
 def test_dicts_give_what_vectors_give(method: str) -> None:
     vectors, trees = follow(), follow(trees=True)
@@ -221,6 +222,7 @@ def test_itd_is_the_gradient_of_the_unrolled_function(name: str) -> None:
     assert (error(found.grad, plain.grad) < 1e-12) == (name == "gradient descent")
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("tail", [1, 5, 6])
 @pytest.mark.parametrize("name", UNROLLED)
 def test_truncated_itd_differentiates_the_last_steps_only(name: str, tail: int) -> None:
@@ -348,6 +350,7 @@ def test_an_estimate_names_its_residuals() -> None:
         assert jnp.allclose(found.residuals["lower"], size, rtol=1e-12)
 
 
+@pytest.mark.slow
 def test_one_set_of_letters_serves_all_eight_methods() -> None:
     """Plain methods leave the momentum unused: they are the same with and without it."""
     case = analytic.smooth_nonquadratic(10.0)

@@ -79,6 +79,7 @@ def bfgs(matrix: np.ndarray, steps: np.ndarray) -> np.ndarray:
     return m
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("number", [1, 7, 8, 9, 40, 41, 100])
 @pytest.mark.parametrize("n", [6, 30])
 def test_the_preconditioner_is_the_bfgs_matrix(n: int, number: int) -> None:
@@ -294,6 +295,7 @@ def test_the_model_is_minimised_by_its_prox_alone(h: Any) -> None:
     np.testing.assert_allclose(moved, target.x, atol=1e-9)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("h", [L0(0.3), MCP(0.5, 3.0), CappedL1(0.5, 1.0)], ids=repr)
 def test_entries_that_a_nonconvex_h_would_move_far_are_held(h: Any) -> None:
     """The others go where they would go without them."""

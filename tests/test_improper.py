@@ -48,6 +48,7 @@ def test_what_cannot_be_solved_is_refused_by_name(row: Row) -> None:
     assert row.says in str(raised.value)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("row", by_groups(), **IDS)
 def test_a_run_ends_with_the_right_status(row: Row) -> None:
     with warnings.catch_warnings():

@@ -37,6 +37,7 @@ ORDER = [
     ["_loop"],
     ["result"],
     ["checkpoint"],
+    ["_saved"],
     ["_lock"],
     ["_memory"],
     ["callbacks"],

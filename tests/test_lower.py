@@ -140,6 +140,7 @@ def test_accelerated_needs_sqrt_kappa_gradients_and_keeps_its_word(kappa: float)
     assert int(counts.total) == int(counts.grad_lower) < 20 + 20 * np.sqrt(kappa)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("size", [1e-3, 1.0, 1e3])
 @pytest.mark.parametrize("curvature", [1e-6, 1e-3, 1.0, 1e3, 1e9])
 def test_accelerated_does_not_know_the_units(curvature: float, size: float) -> None:

@@ -65,7 +65,7 @@ def test_closed_forms_are_differences_of_the_value(name: str) -> None:
     assert 0 < np.sum((active == 0) | (np.abs(active) == 1)) < len(active)  # the face is neither all nor nothing
 
 
-@pytest.mark.parametrize("name", FACES)
+@pytest.mark.parametrize("name", ["soft threshold", *(pytest.param(name, marks=SLOW) for name in ("box", "simplex"))])
 def test_the_default_hypergradient_is_the_closed_form(name: str) -> None:
     case = FACES[name]()
     value, gradient, info = value_and_hypergradient(case.problem, case.x0, case.y0, accuracy=1e-8)
@@ -227,6 +227,7 @@ def test_the_default_solver_finds_a_stationary_point(name: str) -> None:
         assert result.active_set_margin > 0
 
 
+@pytest.mark.slow
 def test_at_a_kink_the_status_says_so() -> None:
     """y* = max(2 - e^x, 0) and f = 2 y + e^x / 2: Phi falls until y* = 0, and rises from there."""
     problem = Problem(
@@ -261,6 +262,7 @@ MARGINS: dict[str, tuple[Regularizer, tuple[int, ...]]] = {
 }
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", MARGINS)
 def test_within_the_margin_the_prox_stays_on_its_face(name: str) -> None:
     """Along a segment on a face the prox is as smooth as its derivative says; across a kink it is not."""

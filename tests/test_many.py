@@ -98,6 +98,7 @@ def test_the_best_of_several_minima() -> None:
     assert len(table) == 5
 
 
+@pytest.mark.slow
 def test_bad_starts_have_their_own_status_and_disturb_no_other() -> None:
     x0s = np.array([[15.0], [1.2], [30.0]])  # the first is outside of lower's domain, the last of the regularizer's
     found = minimize_many(PROBLEM, x0s, 0 * x0s)
@@ -119,6 +120,7 @@ def test_where_all_starts_are_bad_it_raises() -> None:
     assert found.best in found.results
 
 
+@pytest.mark.slow
 def test_a_run_that_has_ended_is_frozen() -> None:
     x0s = np.array([[-1.035], [1.2], [0.1]])
     found = minimize_many(PROBLEM, x0s, 0 * x0s, tol=1e-2)
@@ -193,6 +195,7 @@ def solvers(*betas: float) -> list[Any]:
     return [paper_solver("proximal BiO-AID", alpha=0.3, beta=beta, T=3, cg_steps=3) for beta in betas]
 
 
+@pytest.mark.slow
 def test_a_sweep_is_its_runs_one_by_one() -> None:
     made = ridge_hyperparameters(100.0)
     longer = paper_solver("proximal BiO-AID", alpha=0.3, beta=0.3, T=5, cg_steps=3)

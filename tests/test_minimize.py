@@ -750,6 +750,7 @@ def test_seconds_tell_compiling_from_running_and_leave_callbacks_out(monkeypatch
     assert result.seconds == (7, 2.5 + 0.125)  # the certificate takes a step
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("solver", [SOLVER, AdaptiveProxBiO()], ids=["fixed", "adaptive"])
 def test_slow_steps_are_cut_into_slices_and_no_number_changes(solver: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     def run() -> Result:

@@ -75,6 +75,7 @@ class Spy(SpyProblem):
         return Problem.value_lower(self, x, y), self.grad_lower(x, y)
 
 
+@pytest.mark.slow
 def test_declared_counts_are_observed_calls() -> None:
     case = smooth_nonquadratic(10.0, sizes=(1, 2))
     spy = Spy(case.problem.upper, case.problem.lower, data=case.problem.data)
@@ -109,6 +110,7 @@ def test_vmap_is_a_loop() -> None:
         assert together[2].ok[k]
 
 
+@pytest.mark.slow
 def test_a_regularizer_with_arrays_may_be_traced() -> None:
     boxed = Problem(FOLLOW.upper, FOLLOW.lower, Box(-np.ones(2), np.ones(2)))
     value = jax.jit(jax.vmap(lambda x: value_and_hypergradient(boxed, x, Y)[0]))
@@ -130,6 +132,7 @@ def test_a_broken_one_under_vmap_leaves_the_others_alone() -> None:
     assert info.outcome[1] == Outcome.NEGATIVE_CURVATURE
 
 
+@pytest.mark.slow
 def test_jax_grad_of_the_value_is_the_hypergradient() -> None:
     case = smooth_nonquadratic(10.0)
 
@@ -169,6 +172,7 @@ def test_derivatives_that_are_not_known_are_refused() -> None:
         jax.grad(of_data)(1.0)
 
 
+@pytest.mark.slow
 def test_pytrees() -> None:
     problem = Problem(
         lambda x, y: jnp.sum((y["a"] - 2) ** 2) + y["b"][0] ** 2 + x["own"] ** 2,
@@ -182,6 +186,7 @@ def test_pytrees() -> None:
     np.testing.assert_allclose(info.y["a"], X)
 
 
+@pytest.mark.slow
 def test_float32() -> None:
     case = smooth_nonquadratic(10.0)
     truth = case.gradient(case.x0)
@@ -261,6 +266,7 @@ def test_refused_options() -> None:
 # --- a loop -----------------------------------------------------------------------------------------------------------
 
 
+@pytest.mark.slow
 def test_an_optax_loop_in_one_program_converges() -> None:
     case = spectral_quadratic(10.0)
     optimizer = optax.sgd(1 / case.sharp.L_Phi, momentum=0.9)

@@ -57,6 +57,7 @@ def test_published_noise_is_always_wrong_and_as_much_as_asked():
         assert spoiled.labels.max() <= 9
 
 
+@pytest.mark.slow
 def test_cells_together_give_what_each_gives_alone(digits):
     some = runs([CELLS[0], CELLS[5], CELLS[-1], CELLS[20]])
     short = PROTOCOLS["published"]._replace(steps=3)

@@ -84,6 +84,7 @@ def distance(case: Analytic, result: Result) -> float:
 # --- where it ends ----------------------------------------------------------------------------------------------------
 
 
+@pytest.mark.slow
 def test_it_converges_to_a_stationary_point_without_second_derivatives(case: Analytic) -> None:
     result = solved(case)
     assert result.status is Status.CONVERGED
@@ -132,6 +133,7 @@ def test_it_never_asks_for_a_second_derivative() -> None:
     np.testing.assert_allclose(result.x, case.minimiser(), atol=1e-5)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "h", [pytest.param(L0(0.1), id="l0", marks=pytest.mark.slow), pytest.param(MCP(0.3, 2.0), id="mcp")]
 )
@@ -159,6 +161,7 @@ def test_it_stays_where_it_starts_if_that_is_the_minimiser() -> None:
     assert result.state.step < 12
 
 
+@pytest.mark.slow
 def test_a_start_outside_the_domain_of_h_is_refused() -> None:
     case = follow(0.0)
     box = Box(-0.5, 0.5)
@@ -196,6 +199,7 @@ def trace(case: Analytic, solver: Solver, steps: int) -> Trace:
     return Trace(*(np.asarray(a) for a in follow_it(case.x0, case.y0)))
 
 
+@pytest.mark.slow
 def test_the_error_of_d_is_what_it_says(case: Analytic) -> None:
     """Within a factor 10 of the truth in nearly all steps, hardly ever below it, and below the stationarity."""
     seen = trace(case, PenaltyProxBiO(), 60)
@@ -221,6 +225,7 @@ def test_the_bias_falls_with_the_square_of_lam() -> None:
     np.testing.assert_allclose(reported, errors, rtol=0.3)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("lam", [0.1, 10.0, 1000.0])
 def test_there_is_no_bias_where_g_is_quadratic(lam: float) -> None:
     case = PROBLEMS["A, kappa 10"]()
@@ -291,6 +296,7 @@ def in_units(u: Units) -> tuple[Problem, Any, Any]:
     return Problem(upper_in_units, lower_in_units, h, data), u.x * case.x0, u.y * (case.y0 + 1)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "units",
     [
@@ -324,6 +330,7 @@ def single(case: Analytic) -> tuple[Problem, Any, Any]:
     return problem, x0, y0
 
 
+@pytest.mark.slow
 def test_float32_reaches_what_it_can_and_says_so(case: Analytic) -> None:
     """An error of d of about eps^(2/3), the best that differences can do, and a status that names the cause."""
     problem, x0, y0 = single(case)
@@ -381,6 +388,7 @@ def small(name: str, x0: list[float], y0: float) -> Result:
     return minimize(problem, jnp.array(x0), jnp.full(2, y0), PenaltyProxBiO(), rtol=1e-8, throw=False)
 
 
+@pytest.mark.slow
 def test_a_problem_that_is_not_finite_at_the_start_is_refused() -> None:
     assert small("logarithm of x", [-1.0, -1.0], 0.0).status is Status.NONFINITE_START
 

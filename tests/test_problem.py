@@ -109,7 +109,7 @@ def test_itd_uses_each_oracle_that_is_overridden(which: str, factor: float) -> N
 def test_the_penalty_method_uses_each_oracle_that_is_overridden(which: str, factor: float) -> None:
     """d = f_x + lam/2 (g_x(w_1) - g_x(w_-1)) is linear in g_x and f, and a steeper g_y halves the tilt of w."""
     problem, hypergradient = doubled(which), Penalty()
-    found = hypergradient(problem, X, hypergradient.init(problem, X, jnp.zeros(2)), jnp.zeros(2), 0.1)
+    found = hypergradient(problem, X, hypergradient.init(problem, X, jnp.zeros(2)), jnp.zeros(2), jnp.array(0.1))
     np.testing.assert_allclose(found.grad, factor * 2.0, rtol=1e-2)
 
 

@@ -219,6 +219,7 @@ def test_blocks_are_the_whole() -> None:
 # --- in processes of their own ----------------------------------------------------------------------------------------
 
 
+@pytest.mark.slow
 def test_killed_in_the_middle_of_an_epoch(tmp_path: Path) -> None:
     command = [sys.executable, child_rows.__file__, "kill", str(tmp_path)]
     with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as process:

@@ -30,6 +30,7 @@ def block(name: str, language: str = "python") -> str:
     return found[1]
 
 
+@pytest.mark.slow
 def test_the_first_example_prints_what_the_page_says() -> None:
     expected = re.search(r"<!-- the output of shard -->\n```\n(.*?)```", PAGE, re.DOTALL)
     assert expected

@@ -82,6 +82,7 @@ def same_bits(a: Any, b: Any) -> bool:
 # --- where they go ----------------------------------------------------------------------------------------------------
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", ["SABA", "SRBA"])
 def test_noise_that_vanishes_leads_to_the_minimiser(name: str) -> None:
     result = solve(SOLVERS[name], 800)
@@ -106,6 +107,7 @@ def test_saba_draws_blocks_independently_once_its_table_is_full() -> None:
     assert len(set(drawn[blocks : 2 * blocks])) < blocks
 
 
+@pytest.mark.slow
 def test_steps_of_y_shorten_where_the_lower_level_becomes_stiffer() -> None:
     """g_yy = e^x, and x is pulled from 0 to 3: a step of y that was stable at x0 is ten times too long there."""
 
@@ -153,6 +155,7 @@ def test_the_step_of_x_grows_by_the_cosine_of_two_ways(angle: float, size: float
     assert ADJUSTED(later, way, last, one, jnp.int32(1400)).outer != 1
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("solver", "largest"), [(ProxSRBA(relearn=False), 1e-10), (ProxSABA(relearn=False), 1e-4)])
 def test_runs_that_have_converged_stay_where_they_are(solver: OnBatches, largest: float) -> None:
     """At rounding, cosines are chance: b grew until x was thrown back to 1e-2, in two of sixteen runs."""
@@ -352,6 +355,7 @@ class SpyProblem(Problem):
         return call
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", SOLVERS)
 def test_counted_rows_are_observed_rows(name: str) -> None:
     solver, key = SOLVERS[name], jax.random.key(0)
@@ -416,6 +420,7 @@ def test_an_estimate_needs_all_rows_where_each_has_an_entry_of_x() -> None:
         minimize(CLEANING, jnp.zeros(ROWS), START, ProxSOBA(0.1, 0.1, certificate_rows=10), steps=1)
 
 
+@pytest.mark.slow
 def test_polish_ends_with_a_certificate_on_all_rows() -> None:
     rough = solve(SOLVERS["SOBA"], 100)
     result = solve(SOLVERS["SOBA"], 100, polish=True)

@@ -68,6 +68,7 @@ PAPERS: dict[str, Callable[..., Point]] = {
 }
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", PAPERS)
 def test_a_peer_takes_the_steps_of_its_paper(name: str) -> None:
     rows = {"one": jnp.ones(peers.BATCH)}

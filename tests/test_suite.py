@@ -74,6 +74,7 @@ def test_random_starts_and_other_units_of_the_new_problems_are_in_the_domain(nam
 
 
 # Phi by values alone: its slope must be the implicit gradient.
+@pytest.mark.slow
 @pytest.mark.parametrize("name", [*FIRST, *slowly(name for name in LITERATURE if name not in FIRST)])
 def test_exact_gradients_of_the_new_problems_are_the_slope_of_the_value(name):
     case = SUITE[name]()

@@ -151,6 +151,7 @@ def _everything(problem, closed, xs):
     return jax.vmap(at)(xs)
 
 
+@pytest.mark.slow
 @kinds
 @pytest.mark.parametrize("kappa", [2.0, 300.0])
 def test_the_constants_bound_what_they_claim_to(kind, kappa):

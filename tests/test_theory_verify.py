@@ -51,6 +51,7 @@ def test_verify_finds_that_the_lower_level_is_not_strongly_convex():
     assert "ridge" in str(report)
 
 
+@pytest.mark.slow
 def test_verify_reports_constants_and_margin():
     made = analytic.smooth_nonquadratic(10.0)
     report = theory.verify(made.problem, made.x0, made.y0)

@@ -144,6 +144,7 @@ HARD = [
 ]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("loss", "split", "start"), HARD)
 def test_per_feature_penalties_converge_to_something_better_than_x0(loss: str, split: int, start: float) -> None:
     result, at_x0, at_answer = penalties("breast_cancer", loss, split, start)
@@ -173,6 +174,7 @@ def test_penalties_in_a_box_and_of_another_table(table: str, loss: str, split: i
 # --- scales of features -----------------------------------------------------------------------------------------------
 
 
+@pytest.mark.slow
 def test_features_of_very_different_scales_are_all_seen_at_x0() -> None:
     """PRECISION at x0: CG had met one curvature of four, 1e10, when it took its error to be small."""
     result, slope = solve(made("scaled", "scales"), 0.0), np.linalg.norm(scaled_slope(np.zeros(N)))
@@ -270,6 +272,7 @@ def test_entries_of_x_of_very_different_sizes_do_not_hide_one_another(x0: np.nda
         assert result.objective <= lowest + 1e-2
 
 
+@pytest.mark.slow
 def test_a_stiff_entry_does_not_hide_what_a_soft_one_would_gain() -> None:
     """CONVERGED at 0.523, with a minimum of 0.444: all that the last entry had to gain was left."""
     sizes, aims = jnp.array([1e-3, 1.0, 1e3, 1e5]), jnp.array([1.0, -1.0, 2.0, 0.5])
@@ -284,6 +287,7 @@ def test_a_stiff_entry_does_not_hide_what_a_soft_one_would_gain() -> None:
     assert again.status is not Status.NONSMOOTH
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("f", "g", "x0"), [("near", "square", 0.0), ("quartic", "relu", -1.0), ("swapped", "follow", 0.0)]
 )
@@ -415,6 +419,7 @@ def test_single_precision_ends_where_rounding_does(start: float, ridge: float) -
 # --- 7. words ---------------------------------------------------------------------------------------------------------
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("g", "x0", "word"),
     [

@@ -24,7 +24,8 @@ class Docstrings(griffe.Extension):
             obj.docstring.value = as_markdown(obj.docstring.value, own=obj.name)
 
     def on_class(self, *, cls: griffe.Class, **kwargs: Any) -> None:
-        if "__init__" not in cls.members and not cls.name.startswith("_"):
+        called = not cls.name.startswith("_") and "TypedDict" not in map(str, cls.bases)
+        if called and "__init__" not in cls.members:
             cls.set_member("__init__", griffe.Function("__init__", parameters=_parameters(cls)))
 
 

@@ -30,7 +30,7 @@ def optional_float(value: Any) -> Array | None:
     return None if value is None else as_float(value)
 
 
-def below_one(name: str, value: Array) -> None:
+def below_one(name: str, value: Array | float) -> None:
     """Refuse `value` unless it is in [0, 1)."""
     _number(name, value, lambda v: (v >= 0) & (v < 1), "in [0, 1)")
 
@@ -43,12 +43,12 @@ def require(condition: Any, message: str) -> None:
         raise ValueError(message)
 
 
-def positive(name: str, value: Array) -> None:
+def positive(name: str, value: Array | float) -> None:
     """Refuse `value` unless it is finite and > 0 everywhere."""
     _number(name, value, lambda v: v > 0, "finite and > 0")
 
 
-def non_negative(name: str, value: Array) -> None:
+def non_negative(name: str, value: Array | float) -> None:
     """Refuse `value` unless it is finite and >= 0 everywhere."""
     _number(name, value, lambda v: v >= 0, "finite and >= 0")
 
@@ -141,7 +141,7 @@ def _finite_where_it_lies(array: Array) -> bool:
     return lies_afar and bool(_all_finite(array))
 
 
-def _number(name: str, value: Array, holds: Callable[[Any], Any], expected: str) -> None:
+def _number(name: str, value: Array | float, holds: Callable[[Any], Any], expected: str) -> None:
     if isinstance(value, jax.core.Tracer):
         return
     if not np.all(np.isfinite(value)) or not np.all(holds(np.asarray(value))):

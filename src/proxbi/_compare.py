@@ -1,7 +1,7 @@
 """Compare solvers on one problem: objective and stationarity against oracle calls and seconds."""
 
 from collections.abc import Callable, Mapping
-from typing import Any
+from typing import Any, cast
 
 import jax
 from jaxtyping import PyTree
@@ -15,7 +15,22 @@ from proxbi.result import HistoryRow, Snapshot
 from proxbi.solvers import Solver
 from proxbi.theory.reference import Exactly
 
-Row = dict[str, Any]
+
+class CompareRow(HistoryRow):
+    """One row of `compare`: the columns of `HistoryRow`, and three more.
+
+    | column | |
+    |---|---|
+    | `solver` | its name |
+    | `calls` | oracle calls so far, all kinds counted equally |
+    | `status` | how the run ended, by the name of its `Status`; empty except in its last row |
+
+    Example: `compare`.
+    """
+
+    solver: str
+    calls: int
+    status: str
 
 
 def compare(
@@ -29,7 +44,7 @@ def compare(
     rtol: float | None = None,
     every: int = 1,
     exactly: Callable[[PyTree, PyTree], Exactly] | None = None,
-) -> list[Row]:
+) -> list[CompareRow]:
     r"""Run each solver from the same start until it has used `budget` oracle calls, all kinds counted equally.
 
     **Arguments:**
@@ -44,9 +59,9 @@ def compare(
       $\Phi(x) + h(x)$ and `stationarity` is $|\nabla\Phi(x) + s|$ with the $s \in \partial h(x)$ of the last prox; its
       work is not counted.
 
-    **Returns:** the rows of `Result.history` with "solver", "calls" (the total) and "status" (empty except in the last
-    row of a run), after a first row for the start. Compilation time is not included. A solver that breaks down ends
-    with that status, and the others still run. `plot.compare(rows)` draws them.
+    **Returns:** a `CompareRow` for each row of each history, after a first row for the start. Compilation time is not
+    included. A solver that breaks down ends with that status, and the others still run. `plot.compare(rows)` draws
+    them.
 
     >>> import jax.numpy as jnp
     >>> from proxbi import AID, CG, GradientDescent, ProxBiO
@@ -65,7 +80,7 @@ def compare(
     if not isinstance(given, Mapping):
         raise TypeError(f"solvers must be a dict of solvers by name, got {type(given).__name__}.")
     _check.positive_int("budget", budget)
-    rows: list[Row] = []
+    rows: list[CompareRow] = []
     for name, solver in solvers.items():
         ledger = _Ledger(name, problem, exactly)
         options: dict[str, Any] = {"steps": budget, "tol": tol, "rtol": rtol, "every": every, "throw": False}
@@ -81,7 +96,7 @@ class _Ledger:
 
     def __init__(self, name: str, problem: Problem, exactly: Callable[[PyTree, PyTree], Exactly] | None):
         self.name, self.problem, self.exactly = name, problem, exactly
-        self.rows: list[Row] = []
+        self.rows: list[CompareRow] = []
 
     def __call__(self, row: HistoryRow, snapshot: Snapshot) -> None:
         state, known = snapshot.state, {}
@@ -89,7 +104,7 @@ class _Ledger:
             known = _true(self.problem, self.exactly, state.x, state.y, state.subgradient)
         self.rows.append(self._row({**row, **jax.tree.map(float, known)}, int(snapshot.counts.total)))
 
-    def start(self, x0: PyTree, y0: PyTree) -> Row:
+    def start(self, x0: PyTree, y0: PyTree) -> CompareRow:
         """The row before the first step."""
         upper, regularizer = (float(v) for v in (self.problem.value_upper(x0, y0), self.problem.regularizer.value(x0)))
         value = upper if self.exactly is None else float(self.exactly(x0, y0).value)
@@ -97,8 +112,8 @@ class _Ledger:
         row = {"step": 0, "objective": value + regularizer, "upper": upper, "regularizer": regularizer}
         return self._row(row | unknown | Counts().as_dict() | {"seconds": 0.0}, 0)
 
-    def _row(self, row: Row, calls: int) -> Row:
-        return {"solver": self.name, **row, "calls": calls, "status": ""}
+    def _row(self, row: dict[str, Any], calls: int) -> CompareRow:
+        return cast(CompareRow, {"solver": self.name, **row, "calls": calls, "status": ""})
 
 
 @jax.jit

@@ -13,7 +13,7 @@ from concurrent.futures import CancelledError
 from concurrent.futures.process import BrokenProcessPool
 from contextlib import contextmanager
 from importlib.util import find_spec
-from typing import Any, Literal, NamedTuple, Protocol, TypeVar
+from typing import Any, Literal, NamedTuple, Protocol, TypeVar, runtime_checkable
 
 from proxbi import _check
 
@@ -26,6 +26,7 @@ B = TypeVar("B")
 R = TypeVar("R")
 
 
+@runtime_checkable
 class Engine(Protocol):
     """Does pieces of work; the results come in the order of the pieces."""
 

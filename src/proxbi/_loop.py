@@ -22,6 +22,16 @@ def run(
 
     For `jit` and `vmap`: over step sizes, starts, data, seeds. It checks nothing and stops for nothing.
 
+    **Arguments:**
+
+    - `problem`, `solver`: what to solve, and by which method.
+    - `x0`, `y0`: where to start.
+    - `steps`: the number of steps.
+    - `key`: for stochastic solvers.
+
+    **Returns:** the solver's state, which has `x` and `y`, and an `Info`, whose leaves have a first axis of length
+    `steps`.
+
     >>> from proxbi import paper_solver
     >>> from proxbi.analytic import scalar_problem
     >>> def last_x(beta):

@@ -23,7 +23,10 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class ManyResult:
-    """The result of `minimize_many` and `sweep`. `str(result)` is a table."""
+    """The result of `minimize_many` and `sweep`. `str(result)` is a table.
+
+    Examples: `minimize_many`, `sweep`.
+    """
 
     results: list[Result]
     """One for each run, as `minimize` returns it; the seconds are those of all runs of one program together."""

@@ -25,6 +25,7 @@ from proxbi._driver import Driver, ending, feasible, goal_of
 from proxbi._estimate import require_rows_for
 from proxbi._hosted import hosted
 from proxbi._place import HERE, Place
+from proxbi._saved import SavedState
 from proxbi._streamed import Streamed, on_sample, rows_flow
 from proxbi._validate import checked
 from proxbi.callbacks import AnyCallback, Callback, Checkpoint, Progress, Run
@@ -82,9 +83,9 @@ def minimize(
       solvers on batches.
     - `callbacks`: see `proxbi.callbacks`.
     - `progress`: True shows a progress bar on the terminal.
-    - `resume`: a `Result`, its `.state`, or a checkpoint file or directory to continue from. A directory without
-      checkpoints starts a new run, so that one script serves the first run and every restart. The run continues bit
-      for bit as if it had never stopped.
+    - `resume`: a `Result` (also one of `load_result`), its `.state`, or a checkpoint file or directory to continue
+      from. A directory without checkpoints starts a new run, so that one script serves the first run and every restart.
+      The run continues bit for bit as if it had never stopped.
     - `throw`: raise `SolveError` if the run broke down before it found a point better than x0, and warn if it broke
       down later and returns the best point. False does neither: the result holds the last finite iterate and the
       status.
@@ -235,6 +236,8 @@ def _first_snapshot(problem: Problem, solver: Solver, state: PyTree, resume: Any
     if isinstance(resume, Result):
         resume = resume.state
     if isinstance(resume, Snapshot):
+        if isinstance(resume.state, SavedState):
+            resume = resume._replace(state=resume.state.shaped_as(first.state))
         if jax.eval_shape(lambda: resume.state) != place.shapes(first.state):
             raise ValueError("resume: its state does not match this solver, x0 and y0.")
         return resume._replace(state=place.put(resume.state))

@@ -23,7 +23,10 @@ _FALLEN = 0.5  # of |g_y| at y0: a lower solve that leaves more of it, and more 
 
 
 class HypergradientInfo(NamedTuple):
-    """What `value_and_hypergradient` returns besides the value and the gradient."""
+    """What `value_and_hypergradient` returns besides the value and the gradient.
+
+    Example: `value_and_hypergradient`.
+    """
 
     y: PyTree
     """The lower solution: a good `y0` for the next x."""

@@ -1,5 +1,6 @@
 """The public names of the package: `proxbi` takes them from here when the first of them is asked for."""
 
+from proxbi._compare import CompareRow as CompareRow
 from proxbi._compare import compare as compare
 from proxbi._diagnose import Diagnosis as Diagnosis
 from proxbi._diagnose import check as check
@@ -11,6 +12,8 @@ from proxbi._minimize import minimize as minimize
 from proxbi._own_loop import HypergradientInfo as HypergradientInfo
 from proxbi._own_loop import value_and_hypergradient as value_and_hypergradient
 from proxbi._programs import keep_programs as keep_programs
+from proxbi._saved import load_result as load_result
+from proxbi._saved import save_result as save_result
 from proxbi.callbacks import Callback as Callback
 from proxbi.callbacks import Checkpoint as Checkpoint
 from proxbi.callbacks import OracleBudget as OracleBudget

@@ -21,11 +21,17 @@ from proxbi.solvers import Solver
 
 
 class Run(NamedTuple):
-    """What a callback gets when a run starts."""
+    """What a callback gets when a run starts.
+
+    Example: `Callback`, which gets it.
+    """
 
     problem: Problem
+    """The problem."""
     solver: Solver
+    """The solver."""
     steps: int
+    """The largest number of steps."""
     first: int
     """The step the run starts from; 0 unless it was resumed."""
 
@@ -33,6 +39,8 @@ class Run(NamedTuple):
 class Callback:
     """Called after each chunk as `callback(row, snapshot)`. To stop the run return True or a `Status`. A plain function
     works as well.
+
+    How a run is stopped: `StopBelow`. What is called when: docs/extending.md. Example: `StopBelow`.
     """
 
     most_calls: int | None = None
@@ -56,7 +64,12 @@ AnyCallback = Callback | Callable[[HistoryRow, Snapshot], bool | Status | None]
 
 
 class Progress(Callback):
-    """A progress bar on the terminal (rich); silent when the output is not a terminal."""
+    """A progress bar on the terminal (rich); silent when the output is not a terminal.
+
+    `minimize(..., progress=True)` adds one. Example: `minimize`.
+
+    `label` is the text beside the bar.
+    """
 
     def __init__(self, label: str = "minimize", metric: str = "objective"):
         """`metric` is the entry of the row that is shown beside the bar."""
@@ -104,6 +117,15 @@ class Record(Callback):
     """Append every row to a CSV file at once, so that nothing is lost if the process dies.
 
     A resumed run continues the same file: rows after its first step are dropped, since they will be computed again.
+
+    >>> import tempfile
+    >>> import jax.numpy as jnp
+    >>> from proxbi import minimize
+    >>> from proxbi.analytic import scalar_problem
+    >>> file = Path(tempfile.mkdtemp()) / "run.csv"
+    >>> result = minimize(scalar_problem(), jnp.array(0.0), jnp.array(0.0), callbacks=[Record(file)])
+    >>> len(file.read_text().splitlines()) == 1 + len(result.history)
+    True
     """
 
     def __init__(self, path: str | PathLike[str]):
@@ -143,6 +165,18 @@ class Checkpoint(Callback):
     run refuses a directory that already contains checkpoints; any run refuses one that another run is writing to.
     SIGTERM ends the run with a checkpoint and `Status.PREEMPTED`; `sys.exit(result.status.exit_code)` then exits with
     75. If there are several processes, the first one writes.
+
+    >>> import tempfile
+    >>> import jax.numpy as jnp
+    >>> from proxbi import minimize
+    >>> from proxbi.analytic import scalar_problem
+    >>> folder, zero = tempfile.mkdtemp(), jnp.array(0.0)
+    >>> for steps in (1, 100):  # the second run continues the first
+    ...     result = minimize(
+    ...         scalar_problem(), zero, zero, steps=steps, callbacks=[Checkpoint(folder)], resume=folder
+    ...     )
+    >>> result.status.name
+    'CONVERGED'
     """
 
     def __init__(self, folder: str | PathLike[str], *, every: int = 1, keep: int = 3):
@@ -205,6 +239,14 @@ class Watchdog(Callback):
     """Report where a run is stuck if no step ends for `seconds`: the rank, the last step, and the stack of each thread.
     Each such period is reported once, and the run is not stopped. The usual cause is a process that waits for another
     that has died.
+
+    `seconds` should be longer than the longest step.
+
+    >>> import jax.numpy as jnp
+    >>> from proxbi import minimize
+    >>> from proxbi.analytic import scalar_problem
+    >>> minimize(scalar_problem(), jnp.array(0.0), jnp.array(0.0), callbacks=[Watchdog(600)]).status.name
+    'CONVERGED'
     """
 
     def __init__(self, seconds: float = 600.0, file: TextIO | None = None):
@@ -248,7 +290,15 @@ class Watchdog(Callback):
 
 
 class StopBelow(Callback):
-    """Stop once an entry of the row is at most `value`: `StopBelow("lower_residual", 1e-6)`."""
+    """Stop once an entry of the row is at most `value`: `StopBelow("lower_residual", 1e-6)`.
+
+    >>> import jax.numpy as jnp
+    >>> from proxbi import minimize
+    >>> from proxbi.analytic import scalar_problem
+    >>> result = minimize(scalar_problem(), jnp.array(0.0), jnp.array(0.0), callbacks=[StopBelow("objective", 2.0)])
+    >>> result.status.name
+    'STOPPED'
+    """
 
     def __init__(self, metric: str, value: float):
         """`metric` is a key of the rows of `Result.history`."""
@@ -264,6 +314,13 @@ class StopBelow(Callback):
 class TimeLimit(Callback):
     """Stop after `seconds` of run time (compilation, metrics and callbacks not counted), within about a second or at
     the end of the current step.
+
+    >>> import jax.numpy as jnp
+    >>> from proxbi import minimize
+    >>> from proxbi.analytic import scalar_problem
+    >>> result = minimize(scalar_problem(), jnp.array(0.0), jnp.array(0.0), callbacks=[TimeLimit(60.0)])
+    >>> result.status.name
+    'CONVERGED'
     """
 
     def __init__(self, seconds: float):
@@ -278,6 +335,13 @@ class TimeLimit(Callback):
 class OracleBudget(Callback):
     """Stop after the first step that ends with at least `total` oracle calls, all kinds counted equally. The
     certificate at the end comes on top.
+
+    >>> import jax.numpy as jnp
+    >>> from proxbi import minimize
+    >>> from proxbi.analytic import scalar_problem
+    >>> result = minimize(scalar_problem(), jnp.array(0.0), jnp.array(0.0), callbacks=[OracleBudget(3)])
+    >>> result.status.name
+    'BUDGET'
     """
 
     def __init__(self, total: int):

@@ -56,14 +56,9 @@ def save(folder: Path, snapshot: Snapshot, fingerprint: dict[str, str], keep: in
         "counts": snapshot.counts.as_dict(),
         "history": snapshot.history,
         "fingerprint": fingerprint,
-        "dtypes": {name: str(array.dtype) for name, array in arrays.items()},
     }
-    text = json.dumps(described, default=lambda value: np.asarray(value).tolist())  # what callbacks put into the rows
-    # safetensors knows NumPy's own dtypes only: bfloat16 and the like travel as bytes and are viewed back when loading.
-    arrays = {name: a if a.dtype.isbuiltin == 1 else a.view(f"u{a.dtype.itemsize}") for name, a in arrays.items()}
-    digest = _digest(text, arrays)
     path = folder / f"step-{snapshot.step:010d}{SUFFIX}"
-    _write_atomically(path, to_safetensors(arrays, {"proxbi": text, "sha256": digest}))
+    write(path, described, arrays)
     past = [other for other in checkpoints(folder) if other.name > path.name]
     for old in [*past, *checkpoints(folder)[len(past) + keep :]]:
         old.unlink(missing_ok=True)
@@ -85,7 +80,7 @@ def load(where: Path, like: PyTree, fingerprint: dict[str, str]) -> Snapshot | N
         try:
             return _read(path, like, fingerprint)
         except CheckpointError as error:
-            if not isinstance(error.__cause__, _Damage) or number == len(files) - 1:
+            if not isinstance(error.__cause__, Damage) or number == len(files) - 1:
                 raise
             warnings.warn(f"{error} The checkpoint before it is used.", CheckpointWarning, stacklevel=2)
     return None
@@ -145,14 +140,14 @@ def _agree(saved: str, expected: str) -> bool:
     return data == its_data and python != its_python
 
 
-class _Damage(Exception):
+class Damage(Exception):
     """The file is not what was written."""
 
 
 def _read(path: Path, like: PyTree, expected: dict[str, str]) -> Snapshot:
     try:
-        described, arrays = _open(path)
-    except _Damage as damage:
+        described, arrays = read(path, FORMAT)
+    except Damage as damage:
         raise CheckpointError(f"checkpoint {str(path)!r} cannot be used: {damage}.") from damage
     if (written := described.get("version", "an earlier version")) != (ours := version("proxbi")):
         raise CheckpointError(
@@ -180,21 +175,31 @@ def _read(path: Path, like: PyTree, expected: dict[str, str]) -> Snapshot:
     return Snapshot(described["step"], state, Counts(**described["counts"]), described["history"])
 
 
-def _open(path: Path) -> tuple[dict[str, Any], dict[str, np.ndarray]]:
+def read(path: Path, expected: str) -> tuple[dict[str, Any], dict[str, np.ndarray]]:
+    """What `write` wrote, in the format `expected`; raises `Damage` for any other file."""
     try:
         with safe_open(path, framework="numpy") as file:
             metadata = file.metadata() or {}
             if "proxbi" not in metadata or "sha256" not in metadata:
-                raise _Damage("it is not a proxbi checkpoint")
+                raise Damage("proxbi did not write it")
             arrays = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118 (not a dict)
     except (SafetensorError, OSError) as error:
-        raise _Damage(f"it is truncated, damaged or no checkpoint at all ({error})") from error
+        raise Damage(f"it is truncated, damaged or no file of proxbi at all ({error})") from error
     if _digest(metadata["proxbi"], arrays) != metadata["sha256"]:
-        raise _Damage("its contents do not match their checksum")
+        raise Damage("its contents do not match their checksum")
     described = json.loads(metadata["proxbi"])
-    if described["format"] != FORMAT:
-        raise _Damage(f"its format is {described['format']!r}, and this version reads {FORMAT!r}")
+    if described["format"] != expected:
+        raise Damage(f"its format is {described['format']!r}, and {expected!r} is read here")
     return described, {name: a.view(jnp.dtype(described["dtypes"][name])) for name, a in arrays.items()}
+
+
+def write(path: Path, described: dict[str, Any], arrays: dict[str, np.ndarray]) -> None:
+    """Write arrays and what is said of them into the file `path`, whole or not at all."""
+    described = described | {"dtypes": {name: str(array.dtype) for name, array in arrays.items()}}
+    text = json.dumps(described, default=lambda value: np.asarray(value).tolist())  # what callbacks put into the rows
+    # safetensors knows NumPy's own dtypes only: bfloat16 and the like travel as bytes and are viewed back when loading.
+    arrays = {name: a if a.dtype.isbuiltin == 1 else a.view(f"u{a.dtype.itemsize}") for name, a in arrays.items()}
+    _write_atomically(path, to_safetensors(arrays, {"proxbi": text, "sha256": _digest(text, arrays)}))
 
 
 def _digest(text: str, arrays: dict[str, np.ndarray]) -> str:

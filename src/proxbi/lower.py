@@ -19,7 +19,10 @@ if TYPE_CHECKING:
 
 
 class LowerSolver(Module):
-    """Anything with `solve(problem, x, y)`: the answer and the oracles it took."""
+    """Anything with `solve(problem, x, y)`: the answer and the oracles it took.
+
+    Example: `GradientDescent`.
+    """
 
     @abstractmethod
     def solve(self, problem: Problem, x: PyTree, y: PyTree) -> tuple[PyTree, Counts]:
@@ -85,6 +88,13 @@ class GradientDescent(FixedLength):
     r"""Plain gradient descent, $y^t = y^{t-1} - \alpha\nabla_y g(x, y^{t-1})$: `steps` steps of size `step_size`. With
     a lower regularizer, proximal gradient steps (ISTA).
 
+    **Arguments:**
+
+    - `step_size`: alpha, below 2 / L with L the largest curvature of g in y.
+    - `steps`: how many.
+
+    Reference: Y. Nesterov, *Introductory Lectures on Convex Optimization*, 2004, section 1.2.3.
+
     >>> from proxbi.analytic import scalar_problem
     >>> y, counts = GradientDescent(0.25, steps=3).solve(scalar_problem(), x=jnp.array(1.0), y=jnp.array(0.0))
     >>> float(y), counts.grad_lower
@@ -120,9 +130,16 @@ class Nesterov(FixedLength):
     - `step_size`: alpha; the theory takes 1 / L.
     - `momentum`: eta; the theory takes (sqrt(kappa) - 1) / (sqrt(kappa) + 1) < 1.
     - `steps`: T.
-    - `form`: `"algorithm"` extrapolates already in the first step, as Algorithm 1 is written; `"appendix"` starts with
-      the plain
-      step y^1 = u_1 that the proofs use (equation (y1_def) there). Later steps are the same.
+    - `form`: `"algorithm"` extrapolates already in the first step, as Algorithm 1 is written; `"appendix"` starts
+      with the plain step y^1 = u_1 that the proofs use (equation (y1_def) there). Later steps are the same.
+
+    Reference: Y. Nesterov, *Introductory Lectures on Convex Optimization*, 2004, section 2.2.
+
+    >>> from proxbi.analytic import scalar_problem
+    >>> solver = Nesterov(0.25, momentum=0.1, steps=10)
+    >>> y, counts = solver.solve(scalar_problem(), x=jnp.array(1.0), y=jnp.array(0.0))
+    >>> round(float(y), 3), counts.grad_lower
+    (1.0, 10)
     """
 
     step_size: _check.Number = eqx.field(converter=_check.as_float)
@@ -155,6 +172,17 @@ class Optax(FixedLength):
     """Any first-order optax optimizer for `steps` steps, restarted at every solve.
 
     The numbers inside an optax optimizer are constants of the compiled program: changing one compiles again.
+
+    **Arguments:**
+
+    - `optimizer`: such as `optax.adam(0.1)`.
+    - `steps`: how many.
+
+    >>> import optax
+    >>> from proxbi.analytic import scalar_problem
+    >>> y, counts = Optax(optax.sgd(0.25), steps=3).solve(scalar_problem(), x=jnp.array(1.0), y=jnp.array(0.0))
+    >>> float(y), counts.grad_lower
+    (0.875, 3)
     """
 
     optimizer: "optax.GradientTransformation" = eqx.field(static=True)

@@ -25,6 +25,8 @@ class Newton(LowerSolver):
     - `linear`: solves for the steps; `Direct()` takes dim(y) Hessian-vector products for each.
     - `steps`: the most to take.
 
+    Reference: J. Nocedal, S. J. Wright, *Numerical Optimization*, 2006, section 3.3.
+
     >>> from proxbi.analytic import scalar_problem
     >>> y, counts = Newton().solve(scalar_problem(), jnp.array(3.0), jnp.array(0.0))
     >>> print(y, counts.grad_lower)
@@ -79,6 +81,18 @@ class Exact(LowerSolver):
     It materialises the Hessian, so a solve costs about dim(y) Hessian-vector products a step; the counts say so. Where
     `tol` (or the rounding level of y's dtype, if that is larger) is not reached in `max_steps` steps the result is NaN:
     a reference is exact or nothing.
+
+    **Arguments:**
+
+    - `tol`: the largest Newton correction of y, relative to 1 + |y|, that counts as solved, up to a factor of 100.
+    - `max_steps`: the most Newton steps.
+
+    Reference: J. Nocedal, S. J. Wright, *Numerical Optimization*, 2006, section 3.3.
+
+    >>> from proxbi.analytic import scalar_problem
+    >>> y, counts = Exact().solve(scalar_problem(), jnp.array(3.0), jnp.array(0.0))
+    >>> print(y)
+    3.0
     """
 
     tol: float = eqx.field(static=True, default=1e-12)

@@ -62,7 +62,10 @@ class HistoryRow(TypedDict):
 
 
 class Snapshot(NamedTuple):
-    """The complete state of a run: enough to continue it as if it had never stopped."""
+    """The complete state of a run: enough to continue it as if it had never stopped.
+
+    Example: `minimize`, whose `result.state` is one.
+    """
 
     step: int
     state: PyTree
@@ -186,11 +189,17 @@ class Seconds(NamedTuple):
 
 @dataclass(frozen=True)
 class Result:
-    """The result of `minimize`. `str(result)` is a summary."""
+    """The result of `minimize`. `str(result)` is a summary.
+
+    Example: `minimize`.
+    """
 
     x: PyTree
+    """The best x found."""
     y: PyTree
+    """y at that x, close to y*(x)."""
     status: Status
+    """How the run ended."""
     objective: float
     """f(x, y) + h(x)."""
     stationarity: float
@@ -206,6 +215,7 @@ class Result:
     """All oracle calls, including those of the certificate at the end. (`state.counts` excludes these: a resumed run
     counts as if it had never stopped.)"""
     seconds: Seconds
+    """Compiling and running."""
     state: Snapshot
     """Pass it as `resume=` to continue from here."""
     hypergradient_error: float | None = None

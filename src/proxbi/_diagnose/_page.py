@@ -28,9 +28,13 @@ class Look(NamedTuple):
 
 @dataclass(frozen=True)
 class Diagnosis:
-    """What `check` returns. `str(diagnosis)` is a page to print."""
+    """What `check` returns. `str(diagnosis)` is a page to print.
+
+    Example: `check`.
+    """
 
     looks: list[Look]
+    """What was checked, a line each."""
 
     @property
     def faults(self) -> list[Look]:

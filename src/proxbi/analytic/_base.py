@@ -16,9 +16,13 @@ Data = dict[str, Array]
 
 
 class Analytic(NamedTuple):
-    """A problem, its closed forms and its constants."""
+    """A problem, its closed forms and its constants.
+
+    Example: `spectral_quadratic`.
+    """
 
     problem: Problem
+    """The problem, to pass to `minimize`."""
     solution: Callable[[Array], Array]
     """x -> y*(x)."""
     value: Callable[[Array], Scalar]
@@ -26,8 +30,11 @@ class Analytic(NamedTuple):
     gradient: Callable[[Array], Array]
     """x -> grad Phi(x)."""
     x0: Array
+    """A start."""
     y0: Array
+    """A start."""
     kappa: float
+    """The condition number of g in y."""
     constants: Constants
     """The paper's lumped constants."""
     sharp: SharpConstants

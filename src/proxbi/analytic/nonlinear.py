@@ -25,6 +25,17 @@ def smooth_nonquadratic(
     (the root of (a y - b - t)^2 = b^2 (1 + y^2) with the right sign), and f = sum sqrt(1 + (y - d)^2). h is nonconvex
     by default; any other must be >= 0. g_yy is diagonal and |f_y| < 1 entry by entry, so rho = b may be used with the
     largest entry of v, 1/mu, instead of its norm. The norm of [[0, -B'], [-B, 1]] is (1 + sqrt(1 + 4 |B|^2)) / 2.
+
+    **Arguments:**
+
+    - `kappa`: the condition number of g in y, at least 1.
+    - `sizes`: entries of x and of y.
+    - `seed`: of the matrices.
+    - `regularizer`: h, instead of the default.
+
+    **Returns:** the `Problem` with its closed forms, its constants and a start, as an `Analytic`.
+
+    Example: `spectral_quadratic`.
     """
     n, m = sizes
     draw = np.random.default_rng(seed)
@@ -79,6 +90,17 @@ def ridge_hyperparameters(kappa: float, rows: int = 40, features: int = 6, seed:
     With d = e^low the least and p = e^high the largest penalty, |y*| <= R/2 for R = |t| / sqrt(d) (write Z = W diag
     e^{x/2}: (W'W + 1)^-1 W' has norm at most 1/2). The constants are those on the box and |y| <= R, where g_xy = diag
     e^{x_i} y_i.
+
+    **Arguments:**
+
+    - `kappa`: the condition number of g in y, at least 1.
+    - `rows`: rows of Z; as many are held out.
+    - `features`: columns of Z, and entries of x.
+    - `seed`: of the data.
+
+    **Returns:** the `Problem` with its closed forms, its constants and a start, as an `Analytic`.
+
+    Example: `spectral_quadratic`.
     """
     draw = np.random.default_rng(seed)
     left = np.linalg.qr(draw.normal(size=(rows, features)))[0]

@@ -27,9 +27,22 @@ def hyper_cleaning(
 ) -> LinearModel:
     """The problem whose x is one logit of a weight for each training row and whose y is W, classes by features.
 
-    The lower level is `2 * ridge`-strongly convex and `lower_smoothness(train, ridge)`-smooth.
-    `preconditioned` and `layout` are those of `proxbi.glm.linear_model`. Training rows in a `RowSource`, whose blocks
-    are pairs (features, labels), stay on the host (`proxbi.glm.streamed_model`).
+    **Arguments:**
+
+    - `train`: rows whose labels may be wrong, as arrays or a `RowSource` whose blocks are pairs (features, labels):
+      these stay on the host (`proxbi.glm.streamed_model`).
+    - `trusted`: rows whose labels are right.
+    - `ridge`: the ridge of the lower level, which is `2 * ridge`-strongly convex and
+      `lower_smoothness(train, ridge)`-smooth.
+    - `regularizer`: h.
+    - `preconditioned`, `layout`: those of `linear_model`.
+
+    >>> import numpy as np
+    >>> from proxbi.datasets import Labelled
+    >>> train = Labelled(np.eye(3, dtype=np.float32), np.array([0, 1, 1]))
+    >>> problem = hyper_cleaning(train, train.take(slice(0, 2)), ridge=0.01)
+    >>> problem.lower.part
+    'train'
     """
     if isinstance(train, RowSource):
         if layout is not None:

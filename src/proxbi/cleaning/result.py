@@ -156,6 +156,8 @@ class Overview(Findings):
 class Cleaned(Findings):
     """The same, and what is known about each of the n rows: arrays over the rows given, in their order, trusted rows
     included.
+
+    Examples: `clean`, `LabelCleaner`.
     """
 
     weight: Float[np.ndarray, " n"]

@@ -7,7 +7,7 @@ import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any, Protocol, runtime_checkable
 
 from rich.console import Console
 from rich.progress import Progress
@@ -16,6 +16,7 @@ from rich.table import Table
 from proxbi.cli._interrupt import watch
 
 
+@runtime_checkable
 class Tick(Protocol):
     """Moves a progress bar; `stage` is written beside it. Ctrl-C that was dropped elsewhere is raised here."""
 

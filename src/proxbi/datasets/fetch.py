@@ -1,18 +1,14 @@
-"""Downloading a file whose size and SHA-256 are known: resumed where it was cut, and renamed only once it is right."""
+"""Downloading a file whose SHA-256 is known from the first mirror that has it. pooch does the work: it renames a file
+only once it is complete and right. Here are the mirrors, the progress bar and messages of one sentence.
+"""
 
-import hashlib
-import os
+import logging
 import sys
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager, suppress
-from http.client import HTTPException, HTTPResponse
-from io import BufferedRandom
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from pathlib import Path
-from typing import NamedTuple
-from urllib.error import HTTPError, URLError
-from urllib.request import Request, urlopen
+from typing import Any, NamedTuple
 
-_BLOCK = 2**16
 _TIMEOUT = 30.0  # seconds without a byte
 
 
@@ -25,131 +21,65 @@ class RemoteFile(NamedTuple):
 
 
 class DownloadError(OSError):
-    """No mirror gave the file; the message says what each of them did, or what the user can do."""
-
-
-class _Refused(OSError):
-    """The bytes received are neither the file nor its beginning: nothing of them is kept."""
+    """No mirror gave the file. The message lists what each of them did, or what the user can do."""
 
 
 def fetch(file: RemoteFile, mirrors: Sequence[str], folder: Path) -> Path:
-    """Download `file` into `folder` from the first of `mirrors` (addresses of directories, ending in /) that has it.
-
-    Resumes from `NAME.part` if present. If several processes want the same file, one downloads it and the others wait.
-    """
-    target, partial = folder / file.name, folder / f"{file.name}.part"
-    failures = []
+    """Download `file` into `folder` from the first of `mirrors` (addresses of directories, ending in /) that has it."""
     try:
-        folder.mkdir(parents=True, exist_ok=True)
-    except OSError as error:
-        raise DownloadError(str(error)) from error
-    with _turn(folder):
-        if target.is_file():  # another process was first
-            return target
-        for mirror in mirrors:
-            try:
-                _download(mirror + file.name, file, partial)
-                partial.replace(target)
-                return target
-            except (OSError, HTTPException) as error:
-                failures.append(f"{mirror}{file.name}: {_reason(error)}")
+        import pooch
+    except ImportError as error:
+        raise DownloadError("downloading needs pooch: pip install 'proxbi[data]'") from error
+    pooch.get_logger().setLevel(logging.WARNING)  # it reports every download; there is a bar
+    failures = []
+    for mirror in mirrors:
+        try:
+            with _progress(file) as bar:
+                download = pooch.HTTPDownloader(progressbar=bar, timeout=_TIMEOUT)
+                return Path(
+                    pooch.retrieve(mirror + file.name, f"sha256:{file.sha256}", file.name, folder, downloader=download)
+                )
+        except (OSError, ValueError) as error:
+            failures.append(f"{mirror}{file.name}: {_reason(error)}")
     raise DownloadError("; ".join(failures))
 
 
-@contextmanager
-def _turn(folder: Path) -> Iterator[None]:
-    """Wait while another process downloads into `folder`; its lock ends with it, however it ends."""
-    if sys.platform == "win32":  # there a file that one process has open cannot be renamed by another
-        yield
-        return
-    import fcntl
-
-    descriptor = os.open(folder, os.O_RDONLY)
-    try:
-        with suppress(OSError):  # some network file systems cannot lock a folder: then two may do the work of one
-            fcntl.flock(descriptor, fcntl.LOCK_EX)
-        yield
-    finally:
-        os.close(descriptor)
-
-
-def _download(url: str, file: RemoteFile, partial: Path) -> None:
-    """Make `partial` the whole file, checked."""
-    partial.touch()
-    resumed = partial.stat().st_size > 0
-    try:
-        with partial.open("r+b") as stream:
-            _receive(url, file, stream)
-            _verify(file, stream)
-    except _Refused:
-        partial.unlink(missing_ok=True)
-        if not resumed:
-            raise
-        _download(url, file, partial)  # perhaps only the old part was bad
-
-
-def _receive(url: str, file: RemoteFile, stream: BufferedRandom) -> None:
-    """Bring `stream` to its full size, keeping what is there already if the server can continue from it."""
-    there = stream.seek(0, os.SEEK_END)
-    if there > file.size:
-        raise _Refused(f"the part that was there has more than {file.size} bytes")
-    if there == file.size:
-        return
-    with _open(url, there) as response, _progress(file) as show:
-        at = stream.seek(_first_byte(response, there))
-        while block := response.read(min(_BLOCK, file.size + 1 - at)):
-            at += len(block)
-            if at > file.size:
-                raise _Refused(f"it has more than {file.size} bytes")
-            stream.write(block)
-            show(at)
-    if at < file.size:
-        raise OSError(f"the transfer ended after {at} of {file.size} bytes")
-
-
-def _open(url: str, first: int) -> HTTPResponse:
-    headers = {"User-Agent": "proxbi"} | ({"Range": f"bytes={first}-"} if first else {})
-    try:
-        response: HTTPResponse = urlopen(Request(url, headers=headers), timeout=_TIMEOUT)
-        return response
-    except HTTPError as error:
-        error.close()
-        if error.code == 416:  # Range Not Satisfiable
-            raise _Refused(str(error)) from error
-        raise
-
-
-def _first_byte(response: HTTPResponse, asked: int) -> int:
-    """The place in the file of the first byte of `response`: a server may not know ranges and send all of it."""
-    if response.status != 206:
-        return 0
-    sent = response.headers.get("Content-Range", "")
-    if not sent.startswith(f"bytes {asked}-"):
-        raise _Refused(f"asked to continue from byte {asked}, it sent {sent or 'an unnamed range'}")
-    return asked
-
-
-def _verify(file: RemoteFile, stream: BufferedRandom) -> None:
-    stream.flush()
-    os.fsync(stream.fileno())  # the new name must not reach the disk before the bytes do
-    stream.seek(0)
-    found = hashlib.file_digest(stream, "sha256").hexdigest()
-    if found != file.sha256:
-        raise _Refused(f"its SHA-256 is {found}, not {file.sha256}")
-
-
 def _reason(error: Exception) -> object:
-    return error.reason if type(error) is URLError else error
+    """What went wrong, without what pooch, requests and urllib3 wrap around it."""
+    import requests
+
+    if isinstance(error, requests.HTTPError) and error.response is not None:
+        return f"{error.response.status_code} {error.response.reason}"
+    if isinstance(error, requests.RequestException):
+        return "no connection, or it broke off"
+    return "its SHA-256 is not that of the file" if isinstance(error, ValueError) else error
+
+
+class _Bar:
+    """What pooch expects of a progress bar, drawn by rich."""
+
+    def __init__(self, progress: Any, file: RemoteFile):
+        self.progress, self.task = progress, progress.add_task(file.name, total=file.size)
+        self.total = file.size
+
+    def update(self, size: int) -> None:
+        self.progress.advance(self.task, size)
+
+    def reset(self) -> None:  # pooch does so at the end, and fills the bar
+        self.progress.reset(self.task, total=self.total)
+
+    def close(self) -> None:
+        """The bar closes with the block it is used in."""
 
 
 @contextmanager
-def _progress(file: RemoteFile) -> Iterator[Callable[[int], None]]:
-    """A function to tell how many bytes are there; it moves a bar where there is a terminal and rich to draw it."""
+def _progress(file: RemoteFile) -> Iterator[Any]:
+    """A progress bar where there is a terminal and rich to draw it; otherwise False."""
     try:
         from rich import progress
         from rich.console import Console
     except ImportError:
-        yield lambda there: None
+        yield False
         return
     columns = (
         progress.TextColumn("{task.description}"),
@@ -157,6 +87,5 @@ def _progress(file: RemoteFile) -> Iterator[Callable[[int], None]]:
         progress.DownloadColumn(),
         progress.TimeRemainingColumn(),
     )
-    with progress.Progress(*columns, console=Console(stderr=True), disable=not sys.stderr.isatty()) as bar:
-        task = bar.add_task(file.name, total=file.size)
-        yield lambda there: bar.update(task, completed=there)
+    with progress.Progress(*columns, console=Console(stderr=True), disable=not sys.stderr.isatty()) as shown:
+        yield _Bar(shown, file)

@@ -36,10 +36,15 @@ SIDE, CLASSES = 28, 10
 
 
 class MNIST(NamedTuple):
-    """The two parts of MNIST, rows in the order of the files."""
+    """The two parts of MNIST, rows in the order of the files.
+
+    Example: `mnist`.
+    """
 
     train: Labelled
+    """60,000 rows."""
     test: Labelled
+    """10,000 rows."""
 
 
 def digits() -> Labelled:
@@ -71,6 +76,8 @@ def mnist(folder: str | PathLike[str] | None = None) -> MNIST:
     what its name says, `DownloadError` if the download fails.
 
     LeCun, Bottou, Bengio and Haffner, Gradient-based learning applied to document recognition, Proc. IEEE 86, 1998.
+
+    **Returns:** the two parts, as `MNIST`. Example: `digits`, which needs no download.
     """
     images, labels, test_images, test_labels = _paths(folder)
     return MNIST(_labelled(images, labels), _labelled(test_images, test_labels))
@@ -80,6 +87,11 @@ def standardize(images: UInt8[np.ndarray, "rows pixels"], *, bias: bool = True) 
     """`(v/255 - 0.1307) / 0.3081` for each pixel v, in float32, and with `bias` a last column of ones.
 
     The two numbers are the mean and the standard deviation of the pixels of MNIST's training images.
+
+    **Arguments:**
+
+    - `images`: rows of raw pixels, uint8.
+    - `bias`: whether to add the column of ones.
 
     >>> standardize(np.array([[0, 255]], np.uint8))
     array([[-0.42421296,  2.8214867 ,  1.        ]], dtype=float32)

@@ -7,10 +7,15 @@ from jaxtyping import Int, Real
 
 
 class Labelled(NamedTuple):
-    """Rows of features and their class labels 0, 1, ..."""
+    """Rows of features and their class labels 0, 1, ...
+
+    Example: `digits`.
+    """
 
     features: Real[np.ndarray, "rows features"]
+    """A row for each example."""
     labels: Int[np.ndarray, " rows"]
+    """Its class, 0, 1, ..."""
 
     def take(self, rows: Int[np.ndarray, " taken"] | slice) -> "Labelled":
         """These rows."""

@@ -22,8 +22,14 @@ def add_noise(
 ) -> Int[np.ndarray, " rows"]:
     """`labels` with noise of this kind, one of `NOISE_KINDS`.
 
-    `rate` is one number for `symmetric_noise` and `pairwise_noise`; for `class_dependent_noise` it is one number for
-    each class, or a transition matrix.
+    **Arguments:**
+
+    - `labels`: classes 0, 1, ...
+    - `kind`: one of `NOISE_KINDS`.
+    - `rate`: one number for `symmetric_noise` and `pairwise_noise`; for `class_dependent_noise` one number for each
+      class, or a transition matrix.
+    - `seed`: of the random choices.
+    - `classes`: how many classes there are; by default 1 + the largest label.
 
     >>> add_noise(np.array([0, 1, 2, 0, 1, 2]), "pairwise", 0.5, seed=0)
     array([0, 1, 2, 1, 2, 0])
@@ -45,7 +51,13 @@ def symmetric_noise(
     """`labels` with int(rate * rows) of them, chosen at random, replaced by another class, also at random.
 
     A spoiled label c becomes (c + r) mod classes with r uniform in 1..classes-1, so that it is always wrong.
-    `classes` is 1 + the largest label unless given.
+
+    **Arguments:**
+
+    - `labels`: classes 0, 1, ...
+    - `rate`: the share of wrong labels, in [0, 1).
+    - `seed`: of the random choices.
+    - `classes`: how many classes there are; by default 1 + the largest label.
 
     >>> int(np.sum(symmetric_noise(np.arange(10) % 5, 0.3, seed=0) != np.arange(10) % 5))
     3
@@ -60,7 +72,12 @@ def pairwise_noise(
 ) -> Int[np.ndarray, " rows"]:
     """`labels` with int(rate * rows) of them, chosen at random, replaced by the next class: c -> (c + 1) mod classes.
 
-    `classes` is 1 + the largest label unless given.
+    **Arguments:**
+
+    - `labels`: classes 0, 1, ...
+    - `rate`: the share of wrong labels, in [0, 1).
+    - `seed`: of the random choices.
+    - `classes`: how many classes there are; by default 1 + the largest label.
 
     >>> pairwise_noise(np.array([0, 1, 2, 0, 1, 2]), 0.5, seed=0)
     array([0, 1, 2, 1, 2, 0])
@@ -80,6 +97,12 @@ def class_dependent_noise(
 
     Which rows of a class change is random; how many is not: of the n_c rows of class c, n_c * transition[c, d] become
     d, rounded down or up at random such that this is the mean.
+
+    **Arguments:**
+
+    - `labels`: classes 0, 1, ...
+    - `transition`: a matrix whose rows sum to 1, or one rate for each class.
+    - `seed`: of the random choices.
 
     >>> labels = np.array([0, 0, 0, 0, 1, 1])
     >>> noisy = class_dependent_noise(labels, [[0.5, 0.5], [0, 1]], seed=0)
@@ -103,6 +126,8 @@ def confused_digits(rate: float) -> Float[np.ndarray, "10 10"]:
 
     Patrini, Rozza, Menon, Nock and Qu, Making deep neural networks robust to label noise: a loss correction approach,
     CVPR 2017.
+
+    `rate` is in [0, 1].
 
     >>> confused_digits(0.25)[7]
     array([0.  , 0.25, 0.  , 0.  , 0.  , 0.  , 0.  , 0.75, 0.  , 0.  ])

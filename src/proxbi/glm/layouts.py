@@ -41,15 +41,21 @@ _apart = jax.lax.optimization_barrier
 
 
 class Design(eqx.Module):
-    """X, rows by features, and its products; made by `design`."""
+    """X, rows by features, and its products; made by `design`.
+
+    Example: `design`.
+    """
 
     matrix: Any
     """X, padded with rows of zeros if blocks need them; an array, or a BCOO."""
     transpose: Array | None
     """X', in the layout "both"."""
     rows: int = eqx.field(static=True)
+    """Rows of X, without padding."""
     block: int = eqx.field(static=True)
+    """Rows in a block, in the layout "blocks"; 0 otherwise."""
     on_gpu: bool = eqx.field(static=True, default=False)
+    """Whether the products are those for a GPU."""
 
     @property
     def features(self) -> int:
@@ -99,6 +105,8 @@ def design(matrix: Any, *, layout: Layout | None = None, dtype: Any = None) -> D
       default elsewhere; "rows" computes plain products, which is best if `vmap` turns few outputs into many.
     - `dtype`: of the stored X: `jnp.bfloat16` takes half the memory of float32, and half the time on a GPU. None keeps
       the dtype.
+
+    **Returns:** a `Design`, with the products X W' and R' X.
 
     >>> X = design(jnp.array([[1.0, 2.0], [3.0, 4.0]]))
     >>> print(X.scores(jnp.array([[1.0, -1.0]])), X.sums(jnp.array([[1.0], [0.5]])))

@@ -39,17 +39,27 @@ OfX = Callable[[PyTree], Any]
 
 
 class Linear(NamedTuple):
-    """y with a bias: W, outputs by features (or the features alone, for one output), and b."""
+    """y with a bias: W, outputs by features (or the features alone, for one output), and b.
+
+    Example: `linear_model`.
+    """
 
     weights: Float[Array, "*outputs features"]
+    """W."""
     bias: Float[Array, "*outputs"]
+    """b."""
 
 
 class Rows(eqx.Module):
-    """Rows and their targets; made by `rows`."""
+    """Rows and their targets; made by `rows`.
+
+    Example: `linear_model`.
+    """
 
     design: Design
+    """The features."""
     targets: Array
+    """A target for each row."""
 
     def scores(self, y: PyTree) -> Scores:
         """W z + b of each row."""
@@ -65,12 +75,19 @@ class Rows(eqx.Module):
 
 
 class WeightedLoss(eqx.Module):
-    """1/n sum_i w_i(x) l(W z_i + b, t_i) + 1/2 <r(x), y^2> over a part of the data, and its derivatives."""
+    """1/n sum_i w_i(x) l(W z_i + b, t_i) + 1/2 <r(x), y^2> over a part of the data, and its derivatives.
+
+    Example: `linear_model`.
+    """
 
     loss: Loss
+    """l."""
     weights: OfX
+    """w, a function of x or an array."""
     ridge: OfX
+    """r, a function of x or an array."""
     part: str = eqx.field(static=True)
+    """The key of the rows in the data: "train" or "held_out"."""
 
     def __call__(self, x: PyTree, y: PyTree, data: dict[str, Rows]) -> Scalar:
         rows = data[self.part]
@@ -128,6 +145,9 @@ class WeightedLoss(eqx.Module):
 class LinearModel(Problem):
     """A `Problem` whose lower level is a `WeightedLoss`; made by `linear_model`. Its upper level may be any function of
     (x, y, data), which is differentiated automatically; `data["train"]` and `data["held_out"]` are `Rows`.
+    The fields `upper`, `regularizer` and `lower_regularizer` are those of every `Problem`.
+
+    Example: `linear_model`.
     """
 
     lower: WeightedLoss

@@ -34,7 +34,10 @@ _ANY_CLASS = 2**31  # of 32 bits: only negative ones are invalid
 
 
 class StreamedLoss(WeightedLoss):
-    """`WeightedLoss` over rows read in blocks, with one weight per row: w is applied to each entry of x."""
+    """`WeightedLoss` over rows read in blocks, with one weight per row: w is applied to each entry of x.
+
+    Its fields are those of `WeightedLoss`. Example: `streamed_model`.
+    """
 
     def __call__(self, x: PyTree, y: PyTree, data: dict[str, Any]) -> Scalar:
         fit = self._sum(x, y, data, lambda loss, own, rows: loss(own, y, rows))

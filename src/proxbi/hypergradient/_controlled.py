@@ -1,4 +1,4 @@
-"""Hypergradients that control their own error: what they report, and what `AdaptiveProxBiO` asks of them."""
+"""The interface of hypergradients that control their own error, for `AdaptiveProxBiO`."""
 
 from abc import abstractmethod
 from enum import IntEnum
@@ -29,7 +29,10 @@ class Outcome(IntEnum):
 
 
 class Evaluation(NamedTuple):
-    """The hypergradient at an x, with its error."""
+    """The hypergradient at an x, with its error.
+
+    Example: `value_and_hypergradient`, which is made of it.
+    """
 
     y: PyTree
     v: PyTree
@@ -42,9 +45,9 @@ class Evaluation(NamedTuple):
     value_error: Scalar
     """An estimate of |value - Phi(x)|."""
     bias: Scalar
-    """A further part of the error of grad that accuracy does not lessen, and that is alike at points nearby."""
+    """A further part of the error of grad, which does not depend on `accuracy` and is similar at nearby points."""
     terms: Scalar
-    """|f_x| + |f_x - grad|: what may cancel in grad."""
+    """|f_x| + |f_x - grad|: the size of the terms that may cancel in grad."""
     lower_residual: Scalar
     """|g_y(x, y)|."""
     adjoint_residual: Scalar
@@ -53,7 +56,7 @@ class Evaluation(NamedTuple):
     """An `Outcome`."""
     counts: Counts
     carry: PyTree
-    """What the next evaluation can use: warm starts beside y and v, learned curvature, step sizes."""
+    """What the next evaluation can use in addition to y and v: further warm starts, learned curvature, step sizes."""
     margin: Scalar
     """The distance to the next change of the active set of the lower level, as in `Certificate`."""
     saddles: Int[Array, ""]
@@ -61,9 +64,11 @@ class Evaluation(NamedTuple):
 
 
 class ControlledHypergradient(Module):
-    """A hypergradient that works until its error is small beside its size.
+    """A hypergradient that iterates until its error is small relative to its norm.
 
-    `AdaptiveProxBiO(hypergradient)` makes a solver without step sizes of any of these.
+    `AdaptiveProxBiO(hypergradient)` makes a solver without step sizes from any of these.
+
+    Example: `Implicit`. How to write one: docs/extending.md.
     """
 
     @abstractmethod
@@ -74,11 +79,11 @@ class ControlledHypergradient(Module):
     def __call__(
         self, problem: Problem, x: PyTree, last: Evaluation, subgradient: PyTree, accuracy: Scalar
     ) -> Evaluation:
-        """The evaluation at x, started from `last`: until its error is at most `accuracy` |grad + subgradient|."""
+        """The evaluation at x, started from `last`, with an error of at most `accuracy` |grad + subgradient|."""
 
 
 def unknown(x: PyTree, y: PyTree, carry: Any) -> Evaluation:
-    """An `Evaluation` in which nothing but y and the carry is known."""
+    """An `Evaluation` in which only y and the carry are known."""
     zero = jnp.zeros((), jnp.result_type(*jax.tree.leaves(y)))
     counts = jax.tree.map(jnp.int32, Counts())
     v, grad, none, far = _tree.zeros_like(y), _tree.zeros_like(x), jnp.int32(0), zero + jnp.inf

@@ -24,9 +24,13 @@ from proxbi.problem import Counts, Problem
 
 
 class HypergradientEstimate(eqx.Module):
-    """An estimate of grad Phi(x), what it cost and how far its two equations are from being solved."""
+    """An estimate of grad Phi(x), its cost, and the residuals of its two equations.
+
+    Example: `AID`.
+    """
 
     grad: PyTree
+    """The estimate, a pytree like x."""
     y: PyTree
     """The lower solution at which it was evaluated: the next start."""
     aux: PyTree
@@ -39,12 +43,15 @@ class HypergradientEstimate(eqx.Module):
 
     @property
     def residuals(self) -> dict[str, Scalar]:
-        """|grad_y g(x, y)| as "lower" and, where there is an adjoint solve, its relative residual as "linear"."""
+        """|grad_y g(x, y)| as "lower" and, with an adjoint solve, its relative residual as "linear"."""
         return {"lower": self.lower_residual} | ({} if self.linear is None else {"linear": self.linear.residual})
 
 
 class Hypergradient(Module):
-    """An estimator of grad Phi: `hg(problem, x, y, aux)` with `aux = hg.init(problem, x, y)` at the start."""
+    """An estimator of grad Phi: `hg(problem, x, y, aux)` with `aux = hg.init(problem, x, y)` at the start.
+
+    Example: `AID`. How to write one: docs/extending.md.
+    """
 
     @abstractmethod
     def init(self, problem: Problem, x: PyTree, y: PyTree) -> PyTree:
@@ -52,7 +59,7 @@ class Hypergradient(Module):
 
     @abstractmethod
     def __call__(self, problem: Problem, x: PyTree, y: PyTree, aux: PyTree) -> HypergradientEstimate:
-        """The estimate at x, with the lower solve started at y and the adjoint solve at aux."""
+        """The estimate at x. The lower solve starts at y, the adjoint solve at aux."""
 
 
 class AID(Hypergradient):
@@ -63,10 +70,12 @@ class AID(Hypergradient):
 
     **Arguments:**
 
-    - `lower`: the solver that makes y.
-    - `linear`: the solver that makes v; `CG()` by default.
-    - `warm`: start the linear solve at the last v. Started cold, a few CG steps converge to the wrong point; warm, one
-      step per outer iteration is often enough.
+    - `lower`: the solver for y.
+    - `linear`: the solver for v; `CG()` by default.
+    - `warm`: start the linear solve at the last v. From a cold start, a few CG steps converge to the wrong point. From
+      a warm start, one step per outer iteration is often enough.
+
+    Reference: F. Pedregosa, *Hyperparameter optimization with approximate gradient*, 2016.
 
     >>> import jax.numpy as jnp
     >>> from proxbi import GradientDescent
@@ -109,13 +118,23 @@ class ITD(Hypergradient):
     r"""Iterative differentiation: the exact gradient of $x \mapsto f(x, y^T(x))$, by reverse mode through the lower
     steps.
 
-    Pulling back through one step costs one Hessian-vector and one cross product, so T steps cost T of each; the
-    trajectory of y is kept in memory.
+    The backward pass through one step costs one Hessian-vector product and one cross product, so T steps cost T of
+    each. The trajectory of y is kept in memory.
 
     **Arguments:**
 
     - `lower`: a solver of fixed length.
     - `truncate`: differentiate only the last so many steps (None: all of them). The start y is always a constant.
+
+    Reference: L. Franceschi, M. Donini, P. Frasconi, M. Pontil, *Forward and reverse gradient-based hyperparameter
+    optimization*, 2017.
+
+    >>> import jax.numpy as jnp
+    >>> from proxbi import GradientDescent
+    >>> from proxbi.analytic import scalar_problem
+    >>> hypergradient, x, y = ITD(GradientDescent(0.25, steps=3)), jnp.array(3.0), jnp.array(0.0)
+    >>> float(hypergradient(scalar_problem(), x, y, None).grad)  # y3 = 7/8 x, so the gradient is 7/8 (y3 - 2)
+    0.546875
     """
 
     lower: FixedLength
@@ -156,11 +175,23 @@ def one_step(lower: LowerSolver, step_size: float) -> AID:
     r"""One-step differentiation: the derivative of the single map $y \mapsto y - \alpha\nabla_y g(x, y)$ at the lower
     solution.
 
-    Differentiating f(x, y - alpha g_y(x, y)) in x at fixed y gives $f_x - \alpha\,g_{xy} f_y$ up to the change of f_y:
-    AID with the
-    one-term Neumann series v = alpha f_y. Cheap, and right only as far as that step solves the lower problem (Bolte,
-    Pauwels, Vaiter, "One-step differentiation of iterative algorithms", 2023): the residual in the estimate says how
-    far.
+    Differentiating f(x, y - alpha g_y(x, y)) in x at fixed y gives $f_x - \alpha\,g_{xy} f_y$, up to the change of f_y:
+    this is AID with the Neumann series of one term, v = alpha f_y. It is cheap, and accurate only as far as that step
+    solves the lower problem; the residual in the estimate shows how far.
+
+    Reference: J. Bolte, E. Pauwels, S. Vaiter, *One-step differentiation of iterative algorithms*, 2023.
+
+    **Arguments:**
+
+    - `lower`: the solver for y.
+    - `step_size`: alpha.
+
+    **Returns:** an `AID`.
+
+    >>> from proxbi import Newton
+    >>> hypergradient = one_step(Newton(), step_size=0.5)
+    >>> float(hypergradient.linear.step_size), hypergradient.linear.steps
+    (0.5, 1)
     """
     return AID(lower, Neumann(step_size, steps=1), warm=False)
 

@@ -236,8 +236,10 @@ class TunedLogisticRegression(ClassifierMixin, _Tuned):
 
     with the log loss of two or more classes. A feature has one penalty for all of its coefficients, and the penalty is
     relative to the *mean* loss: $\lambda = 1 / (C n)$ with the C of scikit-learn. `cv_loss_` is the mean log loss,
-    and an integer `cv` means stratified folds. Arguments and attributes are those of `TunedLinearRegression`; there is
-    also `classes_`.
+    and an integer `cv` means stratified folds. Attributes are those of `TunedLinearRegression`, and
+    `classes_`.
+
+    **Arguments:** `penalty`, `per`, `groups`, `upper_regularizer` and all others as for `TunedLinearRegression`.
 
     >>> from sklearn.datasets import load_iris
     >>> X, y = load_iris(return_X_y=True)

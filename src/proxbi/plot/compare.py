@@ -1,9 +1,11 @@
 """Solvers side by side: rows as `proxbi.compare` makes them."""
 
+from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from proxbi._compare import CompareRow
 from proxbi.plot._style import BLUE, GREEN, GREY, ORANGE, PURPLE, SKY, YELLOW, figure, open_frame
 
 if TYPE_CHECKING:
@@ -15,9 +17,16 @@ MARKERS = "os^Dv*P"
 CURRENCIES = {"calls": "oracle calls, all kinds", "seconds": "seconds, without compiling"}
 
 
-def compare(rows: list[dict[str, Any]], optimum: float | None = None) -> "Figure":
+def compare(rows: Sequence[CompareRow], optimum: float | None = None) -> "Figure":
     """The objective above `optimum` (by default the smallest in the rows) and the stationarity, each against oracle
     calls and against seconds.
+
+    **Arguments:**
+
+    - `rows`: what `proxbi.compare` returns.
+    - `optimum`: the value that is subtracted from the objectives.
+
+    **Returns:** a Matplotlib figure. Example: `proxbi.compare`.
     """
     finite = [row["objective"] for row in rows if np.isfinite(row["objective"])]
     if not finite:
@@ -27,13 +36,14 @@ def compare(rows: list[dict[str, Any]], optimum: float | None = None) -> "Figure
         "objective above the best known": lambda row: row["objective"] - floor,
         "stationarity": lambda row: row["stationarity"],
     }
+    columns: Any = rows  # whose names are not known before the program runs
     names = list(dict.fromkeys(row["solver"] for row in rows))
     canvas = figure(10, 7)
     grid = canvas.subplots(2, 2, sharex="col", sharey="row")
     for axes_row, (label, measure) in zip(grid, panels.items(), strict=True):
         for axes, currency in zip(axes_row, CURRENCIES, strict=True):
             for place, name in enumerate(names):
-                own = [row for row in rows if row["solver"] == name]
+                own = [row for row in columns if row["solver"] == name]
                 _line(axes, [row[currency] for row in own], [measure(row) for row in own], name, place)
             axes.set(xscale="log", yscale="log")
             axes.grid(visible=True, alpha=0.25, linewidth=0.6)

@@ -29,6 +29,13 @@ _NARROW = 0.7  # decades: within, 1 and 3 are too few ticks, and round numbers w
 def figure1(rows: Rows, currency: Literal["inner_steps", "calls"] = "inner_steps") -> "Figure":
     """The upper objective against work, log-log, with the same limits across a row; several seeds are drawn as mean
     and range.
+
+    **Arguments:**
+
+    - `rows`: those that `proxbi reproduce figure1` saves.
+    - `currency`: what "work" is: lower steps, as in the paper, or oracle calls.
+
+    **Returns:** a Matplotlib figure. Example: `proxbi.plot.compare`, with rows of another kind.
     """
     rates = sorted({row["p"] for row in rows})
     canvas = figure(12, 2.7 * len(rates) + 1.1)

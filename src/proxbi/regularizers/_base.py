@@ -26,6 +26,8 @@ class Regularizer(Module):
     `prox` returns a *global* minimiser for every step t > 0, convex or not; where there are several, each class
     says which one it picks. A regularizer is a pytree: its strengths may be traced, batched and differentiated, and
     changing one recompiles nothing. x may be any pytree of floating point arrays; `value` and `prox` keep its dtype.
+
+    Example: `L1`. How to write one: docs/extending.md.
     """
 
     __array_ufunc__ = None  # so that numpy's `scalar * h` comes to `__rmul__` instead of making an object array
@@ -91,7 +93,10 @@ class Regularizer(Module):
 
 
 class Leafwise(Regularizer):
-    """A regularizer that is a sum over the leaves of x: subclasses write it for one array."""
+    """A regularizer that is a sum over the leaves of x: subclasses write it for one array.
+
+    Example: `GroupL2`.
+    """
 
     separable: ClassVar[bool] = False
 
@@ -130,13 +135,19 @@ class Leafwise(Regularizer):
 
 
 class Elementwise(Leafwise):
-    """A regularizer that is a sum over all entries of all leaves: one term, and one scalar prox, for each entry."""
+    """A regularizer that is a sum over all entries of all leaves: one term, and one scalar prox, for each entry.
+
+    Example: `L1`.
+    """
 
     separable: ClassVar[bool] = True
 
 
 class Penalty(Elementwise):
-    """An elementwise regularizer whose first argument is a strength >= 0."""
+    """An elementwise regularizer whose first argument is a strength >= 0.
+
+    `strength` is a number, or an array that broadcasts to the shape of every leaf of x. Example: `L1`.
+    """
 
     strength: Number = eqx.field(converter=as_float)
 

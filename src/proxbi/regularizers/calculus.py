@@ -219,6 +219,10 @@ class Conjugate(_Wrapper):
 
     - `regularizer`: h, convex.
 
+    Its prox is that of h by Moreau's identity, $\mathrm{prox}_{t h^*}(x) = x - t\,\mathrm{prox}_{h/t}(x/t)$.
+
+    Reference: J.-J. Moreau, *Proximité et dualité dans un espace hilbertien*, 1965.
+
     >>> import jax.numpy as jnp
     >>> from proxbi.regularizers import L1
     >>> print(L1(1.0).conjugate().prox(jnp.array([0.5, -3.0]), 2.0))

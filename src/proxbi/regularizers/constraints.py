@@ -30,6 +30,8 @@ class Box(Elementwise):
 
     - `lower`, `upper`: numbers, or arrays that broadcast to the shape of every leaf of x; infinite ones do not bind.
 
+    Reference: A. Beck, *First-Order Methods in Optimization*, 2017, chapter 6.
+
     >>> import jax.numpy as jnp
     >>> print(Box(0.0, 1.0).prox(jnp.array([-0.5, 0.5, 3.0]), 1.0))
     [0.  0.5 1. ]
@@ -60,6 +62,8 @@ class Box(Elementwise):
 class NonNegative(Elementwise):
     r"""$\{x : x_i \ge 0\}$.
 
+    Reference: A. Beck, *First-Order Methods in Optimization*, 2017, chapter 6.
+
     >>> import jax.numpy as jnp
     >>> print(NonNegative().prox(jnp.array([-0.5, 3.0]), 1.0))
     [0. 3.]
@@ -86,6 +90,8 @@ class LInfBall(Elementwise):
     **Arguments:**
 
     - `radius`: r > 0.
+
+    Reference: A. Beck, *First-Order Methods in Optimization*, 2017, chapter 6.
 
     >>> import jax.numpy as jnp
     >>> print(LInfBall(1.0).prox(jnp.array([-0.5, 3.0]), 1.0))
@@ -154,6 +160,8 @@ class L2Ball(Regularizer):
     **Arguments:**
 
     - `radius`: r > 0.
+
+    Reference: A. Beck, *First-Order Methods in Optimization*, 2017, chapter 6.
 
     >>> import jax.numpy as jnp
     >>> print(L2Ball(1.0).prox(jnp.array([3.0, 4.0]), 1.0))
@@ -242,6 +250,8 @@ class Halfspace(_Affine):
     - `normal`: a, a pytree like x, not zero.
     - `offset`: b.
 
+    Reference: A. Beck, *First-Order Methods in Optimization*, 2017, chapter 6.
+
     >>> import jax.numpy as jnp
     >>> print(Halfspace(jnp.array([2.0, 0.0]), 2.0).prox(jnp.array([3.0, 4.0]), 1.0))
     [1. 4.]
@@ -258,6 +268,8 @@ class Hyperplane(_Affine):
 
     - `normal`: a, a pytree like x, not zero.
     - `offset`: b.
+
+    Reference: A. Beck, *First-Order Methods in Optimization*, 2017, chapter 6.
 
     >>> import jax.numpy as jnp
     >>> print(Hyperplane(jnp.array([2.0, 0.0]), 2.0).prox(jnp.array([-3.0, 4.0]), 1.0))
@@ -276,6 +288,8 @@ class SparseSet(Regularizer):
     **Arguments:**
 
     - `k`: an integer > 0; part of the structure, so that changing it recompiles.
+
+    Reference: T. Blumensath, M. E. Davies, *Iterative hard thresholding for compressed sensing*, 2009.
 
     >>> import jax.numpy as jnp
     >>> print(SparseSet(2).prox(jnp.array([1.0, -3.0, 1.0, 0.5]), 1.0))

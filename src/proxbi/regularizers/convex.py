@@ -54,6 +54,8 @@ class L1(Penalty):
 
     - `strength`: $\lambda \ge 0$, a number, or an array of weights that broadcasts to the shape of every leaf of x.
 
+    Reference: A. Beck, *First-Order Methods in Optimization*, 2017, chapter 6.
+
     >>> import jax.numpy as jnp
     >>> print(L1(0.5).prox(jnp.array([2.0, -0.25]), 1.0))
     [1.5 0. ]
@@ -82,6 +84,8 @@ class L2(Regularizer):
     **Arguments:**
 
     - `strength`: $\lambda \ge 0$.
+
+    Reference: A. Beck, *First-Order Methods in Optimization*, 2017, chapter 6.
 
     >>> import jax.numpy as jnp
     >>> print(L2(1.0).prox(jnp.array([3.0, 4.0]), 2.5))
@@ -123,6 +127,8 @@ class SquaredL2(Penalty):
     **Arguments:**
 
     - `strength`: $\lambda \ge 0$.
+
+    Reference: A. Beck, *First-Order Methods in Optimization*, 2017, chapter 6.
 
     >>> import jax.numpy as jnp
     >>> print(SquaredL2(2.0).prox(jnp.array([3.0, -1.5]), 0.25))
@@ -264,6 +270,8 @@ class Huber(Penalty):
 
     - `strength`: $\lambda \ge 0$.
     - `delta`: $\delta > 0$, where the quadratic becomes linear.
+
+    Reference: A. Beck, *First-Order Methods in Optimization*, 2017, chapter 6.
 
     >>> import jax.numpy as jnp
     >>> print(Huber(1.0, 1.0).prox(jnp.array([1.0, -3.0]), 1.0))

@@ -1,4 +1,4 @@
-"""Rows and charts -> one self-contained HTML page: no network, everything escaped."""
+"""Self-contained HTML pages of texts, tables and charts. They need no network, and all text is escaped."""
 
 from proxbi.report.page import Picture as Picture
 from proxbi.report.page import Rows as Rows

@@ -1,4 +1,4 @@
-"""Elements, names and numbers as they are written into a page."""
+"""How elements, names and numbers are written into a page."""
 
 import json
 from html import escape
@@ -39,7 +39,7 @@ def script_data(value: Any) -> Svg:
 
 
 def short(text: str, most: int) -> str:
-    """`text`, or its beginning and three dots.
+    """`text`, cut to this length with an ellipsis.
 
     >>> short("annotator", 6)
     'annot…'
@@ -57,7 +57,7 @@ def percent(share: float) -> str:
 
 
 def number(value: float) -> str:
-    """A number with four significant digits; a large integer in full, with commas.
+    """A number with four significant digits, or a large integer in full, with commas.
 
     >>> number(0.123456), number(20000), number(float("nan"))
     ('0.1235', '20,000', '–')

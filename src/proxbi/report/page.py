@@ -8,32 +8,54 @@ from proxbi.report.markup import Svg
 
 
 class Text(NamedTuple):
-    """A heading (or none) and paragraphs of plain text."""
+    """A heading (or none) and paragraphs of plain text.
+
+    Example: `write_page`.
+    """
 
     heading: str
+    """Empty for none."""
     paragraphs: Sequence[str]
+    """Strings; markup in them is shown as text."""
 
 
 class Rows(NamedTuple):
-    """A table: rows that all have the same keys. Floats are shown by `digits` significant digits."""
+    """A table: rows that all have the same keys. Floats are shown by `digits` significant digits.
+
+    Example: `write_page`.
+    """
 
     caption: str
+    """Above the table."""
     rows: Sequence[dict[str, Any]]
+    """Dictionaries, whose keys are the columns."""
     digits: int = 4
+    """Significant digits of floats."""
 
 
 class Picture(NamedTuple):
-    """Charts side by side, as many as the page is wide enough for, as `lines` makes them."""
+    """Charts side by side, as many as the page is wide enough for, as `lines` makes them.
+
+    Example: `write_page`.
+    """
 
     caption: str
+    """Below the charts."""
     charts: Sequence[Svg]
+    """What `lines` returns."""
 
 
 Block = Text | Rows | Picture
 
 
 def write_page(path: Path, title: str, lead: str, blocks: Sequence[Block]) -> None:
-    """Write the page to `path`.
+    """Write an HTML page of texts, tables and charts.
+
+    **Arguments:**
+
+    - `path`: the file, one page without links to other files.
+    - `title`, `lead`: the heading, and a sentence below it.
+    - `blocks`: `Text`, `Rows` and `Picture`, in this order or any other.
 
     >>> from tempfile import TemporaryDirectory
     >>> from proxbi.report import Curve, lines
@@ -49,9 +71,9 @@ def write_page(path: Path, title: str, lead: str, blocks: Sequence[Block]) -> No
 
 
 def render(template: str, folder: str = "report", **values: Any) -> str:
-    """The template of this name in a folder of the package, filled with these values, all of them escaped.
+    """Fill the template of this name, in a directory of the package, with these values. All values are escaped.
 
-    It may include files beside it, and the style that all pages share.
+    A template may include files in its directory, and the style that all pages share.
     """
     try:
         import jinja2

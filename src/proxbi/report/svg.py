@@ -1,4 +1,4 @@
-"""Small charts as inline SVG. Their colours come from the style sheet of the page, so they follow its dark mode; all
+"""Small charts as inline SVG. Their colours come from the style sheet of the page, so they follow its dark mode. All
 text is escaped.
 """
 
@@ -44,7 +44,7 @@ class Axis(NamedTuple):
 
 
 class Mark(NamedTuple):
-    """A value with an interval, in its own row; the note follows the name, and is never cut."""
+    """A value with an interval, in its own row. The note follows the name and is never cut."""
 
     name: str
     value: float
@@ -58,12 +58,17 @@ Numbers = Sequence[float] | Float[np.ndarray, " points"]
 
 
 class Curve(NamedTuple):
-    """Points joined by a line."""
+    """Points joined by a line.
+
+    Example: `lines`.
+    """
 
     name: str
     """Its name in the legend; it has none there if this is empty."""
     x: Numbers
+    """Positions."""
     y: Numbers
+    """Heights, as many."""
     colour: int | None = None
     """0 to 5; by default the place among the curves."""
     dash: int | None = None
@@ -77,7 +82,7 @@ class Curve(NamedTuple):
 def intervals(
     marks: Sequence[Mark], label: str, write: Callable[[float], str], *, bars: bool = False, log: bool = False
 ) -> Svg:
-    """A row for each mark: its name, a dot (or a bar from 0) with its interval, and its value as `write` puts it."""
+    """A row for each mark: its name, a dot (or a bar from 0) with its interval, and its value, formatted by `write`."""
     left, right, row = 150.0, WIDTH - 74, 22.0
     bottom = 8 + row * len(marks)
     known = [v for mark in marks for v in (mark.value, mark.low, mark.high) if isfinite(v)]
@@ -106,8 +111,8 @@ def _interval(mark: Mark, y: float, axis: Axis, write: Callable[[float], str], b
 
 
 def histogram(values: dict[str, Float[np.ndarray, " rows"]], label: str) -> Svg:
-    """The share of each series in 40 bins of [0, 1]. The height is the square root of the share: most rows are near 0
-    or 1, and the interesting ones are between.
+    """The share of each series in 40 bins of [0, 1]. The height is the square root of the share, because
+    most rows are near 0 or 1 and the interesting ones lie between.
     """
     counts = {name: np.histogram(series, BINS, (0.0, 1.0))[0] / max(1, len(series)) for name, series in values.items()}
     top = max(float(share.max()) for share in counts.values()) or 1.0
@@ -136,8 +141,17 @@ def lines(
     level: float | None = None,
     title: str = "",
 ) -> Svg:
-    """Curves on the same axes; points that are not finite (or not positive, on a logarithmic axis) are left out. A
-    vertical line is drawn at `mark`, and a horizontal one at `level`.
+    """Draw curves on the same axes. Points that are not finite (or not positive, on a logarithmic axis) are left out.
+
+    **Arguments:**
+
+    - `curves`: what to draw.
+    - `x_label`, `y_label`: under and beside the axes.
+    - `log`, `log_x`: whether the vertical and the horizontal axis are logarithmic.
+    - `mark`, `level`: the place of a vertical and of a horizontal line.
+    - `title`: above the chart.
+
+    **Returns:** the chart as a string of SVG, for `Picture`.
 
     >>> chart = lines([Curve("gap", [1, 10, 100], [1.0, 0.1, 0.01])], "step", "gap", log=True, log_x=True)
     >>> chart.count("<polyline")
@@ -165,7 +179,7 @@ def lines(
 
 
 def file(charts: Sequence[Svg]) -> str:
-    """The charts side by side, as the content of an SVG file, in ink on white."""
+    """The content of an SVG file with the charts side by side, dark on white."""
     heights = [float(re.findall(r'viewBox="0 0 \S+ (\S+)"', chart)[0]) for chart in charts]
     placed = [
         Svg(chart.replace("<svg", f'<svg x="{WIDTH * place:g}" width="{WIDTH:g}" height="{height:g}"', 1))
@@ -218,7 +232,7 @@ def _spread(
 
 
 def _nice(low: float, high: float, most: int) -> list[float]:
-    """At most about `most` round numbers in [low, high]: multiples of 1, 2 or 5 times a power of ten."""
+    """About `most` round numbers at most in [low, high]: multiples of 1, 2 or 5 times a power of ten."""
     rough = (high - low) / most
     power = 10.0 ** floor(log10(rough))
     step = next(factor * power for factor in (1, 2, 5, 10) if factor * power >= rough * 0.999)
@@ -227,7 +241,9 @@ def _nice(low: float, high: float, most: int) -> list[float]:
 
 
 def _ticks(axis: Axis, most: int) -> list[float]:
-    """At most about `most` of them; on a logarithmic axis powers of ten, and more on one of less than three decades."""
+    """About `most` ticks at most. On a logarithmic axis they are powers of ten, with ticks between on fewer than three
+    decades.
+    """
     if axis.scale is not log10 or axis.high < SHORT * axis.low:
         return _nice(axis.low, axis.high, most)
     low, high = log10(axis.low) - 1e-9, log10(axis.high) + 1e-9
@@ -270,7 +286,7 @@ def _left_axis(
 
 
 def _as_power(value: float) -> str:
-    """The number, as a power of ten if it would be long.
+    """The number, written as a power of ten if it is one and long.
 
     >>> _as_power(100.0), _as_power(1e6), _as_power(1e-12), _as_power(2e5)
     ('100', '10⁶', '10⁻¹²', '200,000')
@@ -294,7 +310,7 @@ class Legend(NamedTuple):
 
 
 def _legend(curves: Sequence[Curve], below_title: bool = False) -> Legend:
-    """Right-aligned above the plot, in as many rows as it takes; a single curve has no legend."""
+    """The legend, right-aligned above the plot in as many rows as needed. A single curve has none."""
     named = [curve for curve in curves if curve.name]
     rows: list[list[Curve]] = []
     for curve in named if len(curves) > 1 else ():

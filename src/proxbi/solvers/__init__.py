@@ -1,4 +1,4 @@
-"""Outer solvers, one file per published algorithm."""
+"""Outer solvers, one file for each published algorithm."""
 
 from proxbi.solvers._base import Fault as Fault
 from proxbi.solvers._base import Info as Info

@@ -45,7 +45,10 @@ class Fault(IntEnum):
 
 
 class Info(eqx.Module):
-    """What one step reports: nothing here is needed by the next step."""
+    """What one step reports. The next step needs none of it.
+
+    Example: `run`, which returns them.
+    """
 
     stationarity: Scalar
     """An estimate of dist(0, d(Phi + h)(x)) at the x that the step *started from*, or, if the solver `looks_ahead`, at
@@ -55,6 +58,7 @@ class Info(eqx.Module):
     linear: LinearInfo | None
     """The outcome of the adjoint solve, if there was one."""
     counts: Counts
+    """The oracle calls of the step."""
     fault: Int[Array, ""] | int = 0
     """A `Fault`; the state of a step with one is not accepted."""
     relative: Scalar | float = float("nan")
@@ -62,13 +66,17 @@ class Info(eqx.Module):
 
 
 class Solver(Module):
-    """An outer solver: `init` makes a state that has `x` and `y`, `step` moves it. Both pure, so `jit` and `vmap`
-    apply.
+    """An outer solver: `init` makes a state with the fields `x` and `y`, and `step` makes the next state. Both are pure
+    functions, so `jit` and `vmap` apply.
+
+    Example: `ProxBiO`. How to write one: docs/extending.md.
     """
 
     @property
     def looks_ahead(self) -> bool:
-        """Whether the stationarity that a step reports is that of the x it leaves, known without a further step."""
+        """Whether the stationarity that a step reports is that of its new x, so that no further step is needed to know
+        it.
+        """
         return False
 
     @property
@@ -77,7 +85,7 @@ class Solver(Module):
         return 10
 
     def under_vmap(self) -> "Solver":
-        """The solver that several runs in one program take: without what `vmap` would make expensive."""
+        """The solver for several runs in one program: without the parts that `vmap` would make expensive."""
         return self
 
     @abstractmethod
@@ -95,8 +103,8 @@ class Solver(Module):
     def certificate(
         self, problem: Problem, before: Any, after: Any, info: Info, bounds: Bounds | None = None
     ) -> Certificate:
-        """What a step from `recheck(before)` to `after` says about `before.x`. Here: the stationarity that every step
-        reports of the x it starts from; an estimate, whatever `bounds` say.
+        """The certificate of `before.x` from a step that goes from `recheck(before)` to `after`. By default it is the
+        stationarity that each step reports for the x it starts from: an estimate, with or without `bounds`.
         """
         linear = None if info.linear is None else info.linear.residual
         broken = (jnp.asarray(info.fault) != Fault.NONE) | ~jnp.isfinite(info.stationarity)
@@ -105,19 +113,24 @@ class Solver(Module):
         return Certificate(stationarity, relative, None, info.lower_residual, linear, before.y, info.counts)
 
     def certify(self, problem: Problem, state: Any, key: PRNGKeyArray, bounds: Bounds | None = None) -> Certificate:
-        """The certificate of `state.x`, with what it cost in its counts."""
+        """The certificate of `state.x`. Its counts are those of computing it."""
         before = self.recheck(state)
         return self.certificate(problem, before, *self.step(problem, before, key), bounds)
 
 
 @jax.jit
 def traced_step(problem: Problem, solver: Solver, state: PyTree, key: PRNGKeyArray) -> tuple[PyTree, Info]:
-    """`solver.step`, of which JAX keeps what it traced: a run asks for it three times, and the next run again."""
+    """`solver.step`, traced once: a run needs the trace three times, and so does the next run.
+
+    **Arguments:** `problem`, `state` and `key` as for `Solver.step`, and the `solver`.
+
+    Example: `run`, which uses it.
+    """
     return solver.step(problem, state, key)
 
 
 def fault_of(linear: LinearInfo | None, lower_residual: Scalar) -> Int[Array, ""]:
-    """The fault that the outcome of an adjoint solve is."""
+    """The fault for this outcome of an adjoint solve."""
     if linear is None:
         return jnp.int32(Fault.NONE)
     # An adjoint that broke down because y already had is a divergence of the lower solve.

@@ -41,8 +41,8 @@ class ProxBiOState(NamedTuple):
 
 
 class ProxBiO(Solver):
-    r"""$x_{k+1} \in \mathrm{prox}_{\beta h}\big(x_k - \beta\,\widehat\nabla\Phi(x_k)\big)$ with y and v started where
-    the last step left them.
+    r"""$x_{k+1} \in \mathrm{prox}_{\beta h}\big(x_k - \beta\,\widehat\nabla\Phi(x_k)\big)$ with warm
+    starts: y and v continue from the last step.
 
     **Arguments:**
 
@@ -135,6 +135,11 @@ def paper_solver(
     - `form`: the first momentum step as in Algorithm 1 or as in the appendix; see `Nesterov`.
     - `cg_steps`, `cg_tol`, `warm`: the adjoint solve of the AID methods; the paper assumes it exact.
     - `truncate`: how many steps the ITD methods differentiate; None is all.
+
+    **Returns:** a `ProxBiO`.
+
+    Reference: Chen, Kailkhura, Zhou, "An accelerated proximal algorithm for regularized nonconvex and nonsmooth
+    bi-level optimization", Machine Learning 112 (2023).
 
     >>> paper_solver("proximal BiO-AIDm", alpha=0.1, beta=0.5, eta=0.9, T=5).hypergradient.lower.steps
     5

@@ -19,9 +19,13 @@ Series = Float[np.ndarray, " steps"]
 
 
 class Check(NamedTuple):
-    """One inequality along a run."""
+    """One inequality along a run.
+
+    Example: `audit`.
+    """
 
     name: str
+    """The inequality, by its number in the paper."""
     ratio: float
     """The largest left/right over the resolved steps: below 1 the inequality holds, and 1 minus it is the margin.
     NaN if no step is resolved."""
@@ -30,6 +34,7 @@ class Check(NamedTuple):
     excess: float
     """The largest (left - right) / (1 + |size|) over all steps."""
     holds: bool
+    """Whether it held in all steps, up to rounding."""
 
 
 def compare(name: str, left: Series, right: Series, size: Series | float, slack: float = SLACK) -> Check:
@@ -45,7 +50,16 @@ def compare(name: str, left: Series, right: Series, size: Series | float, slack:
 
 
 def proposition_1(trace: Trace, schedule: Schedule, beta: float | None = None) -> tuple[Series, Series]:
-    """The decrease H_k - H_{k+1}, and the bound on it in Proposition 1: dx_k^2 / (4 beta) + w/8 (e_k^2 + e_{k+1}^2)."""
+    """The decrease H_k - H_{k+1}, and the bound on it in Proposition 1: dx_k^2 / (4 beta) + w/8 (e_k^2 + e_{k+1}^2).
+
+    **Arguments:**
+
+    - `trace`: the run, made by `record`.
+    - `schedule`: the constants.
+    - `beta`: the outer step that was used, if not that of the schedule.
+
+    Example: `audit`, which contains it.
+    """
     beta, weight = schedule.beta if beta is None else beta, schedule.weight
     potential, squares = trace.potential(weight), trace.error**2
     return -np.diff(potential), trace.moved[:-1] ** 2 / (4 * beta) + weight / 8 * (squares[:-1] + squares[1:])
@@ -71,6 +85,17 @@ def audit(
     - `beta`: the outer step that was used, if not that of the schedule.
     - `region`: the constants hold where all entries of x and y are at most this large.
     - `convex`: whether h is convex; the gradient mapping of Corollary 1 requires it, the distance does not.
+    - `slack`: how far rounding may exceed a bound, relative to its terms.
+
+    **Returns:** a `Check` for each inequality.
+
+    >>> from proxbi.analytic import spectral_quadratic
+    >>> from proxbi.theory import algorithm_1, closed_forms, record
+    >>> case = spectral_quadratic(kappa=2.0, sizes=(2, 3))
+    >>> reference = closed_forms(case.solution, case.value, case.gradient)
+    >>> trace = record(case.problem, algorithm_1(case.constants), reference, case.x0, case.y0, steps=5)
+    >>> all(check.holds for check in audit(trace, case.constants, case.floor))
+    True
     """
     beta = schedule.beta if beta is None else beta
     c, ell, weight = schedule.error_factor, schedule.solution_factor, schedule.weight

@@ -50,10 +50,15 @@ from proxbi import _check
 
 @dataclass(frozen=True)
 class Schedule(ABC):
-    """mu and L of g in y, and the other constants of Proposition 1."""
+    """mu and L of g in y, and the other constants of Proposition 1.
+
+    Examples: `Constants`, `SharpConstants`.
+    """
 
     mu: float
+    """g(x, .) is mu-strongly convex."""
     L: float
+    """grad f and grad g are L-Lipschitz."""
 
     def __post_init__(self) -> None:
         for name, value in vars(self).items():

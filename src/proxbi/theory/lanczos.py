@@ -20,7 +20,10 @@ from proxbi.problem import Problem
 
 
 class Ritz(NamedTuple):
-    """Bounds on the spectrum from k products."""
+    """Bounds on the spectrum from k products.
+
+    Example: `lower_spectrum`.
+    """
 
     smallest: Scalar
     """An upper bound of the smallest eigenvalue."""
@@ -31,6 +34,7 @@ class Ritz(NamedTuple):
     necessarily the smallest one.
     """
     largest_residual: Scalar
+    """The same for `largest`."""
 
     @property
     def magnitude(self) -> Scalar:
@@ -82,7 +86,22 @@ def _tridiagonal(diagonal: Float[Array, " k"], beside: Float[Array, " k-1"]) -> 
 
 
 def lower_spectrum(problem: Problem, x: PyTree, y: PyTree, steps: int = 30, key: PRNGKeyArray | None = None) -> Ritz:
-    """Estimates of mu (from above) and L (from below) of g(x, .) at (x, y), from `steps` products with g_yy."""
+    """Estimates of mu (from above) and L (from below) of g(x, .) at (x, y), from `steps` products with g_yy.
+
+    **Arguments:**
+
+    - `problem`, `x`, `y`: where.
+    - `steps`: products; more of them bring the estimates closer.
+    - `key`: of the random first direction.
+
+    **Returns:** a `Ritz`.
+
+    >>> from proxbi.analytic import spectral_quadratic
+    >>> analytic = spectral_quadratic(kappa=10.0, sizes=(2, 3))
+    >>> found = lower_spectrum(analytic.problem, analytic.x0, analytic.y0, steps=3)
+    >>> round(float(found.smallest), 3), round(float(found.largest), 3)
+    (0.1, 1.0)
+    """
     return _lower_spectrum(problem, x, y, steps, jax.random.key(0) if key is None else key)
 
 

@@ -39,10 +39,13 @@ def algorithm_1(
 
     **Arguments:**
 
+    - `schedule`: `Constants` or `SharpConstants`.
     - `T`, `beta`: instead of those of the schedule.
     - `momentum`: False for gradient descent without momentum in the lower loop, with the T that it needs.
     - `lower`: another lower solver.
     - `linear`, `warm`: the adjoint solve; the theory assumes it exact, which `Direct()` is.
+
+    Example: `audit`.
     """
     alpha = schedule.alpha
     base = Nesterov(alpha, schedule.eta, steps=1) if momentum else GradientDescent(alpha, steps=1)
@@ -51,7 +54,10 @@ def algorithm_1(
 
 
 class Trace(NamedTuple):
-    """The quantities of a run of K + 1 steps that the checks need: arrays over k = 0, ..., K, all at x_k."""
+    """The quantities of a run of K + 1 steps that the checks need: arrays over k = 0, ..., K, all at x_k.
+
+    Example: `audit`.
+    """
 
     phi: Float[np.ndarray, " steps"]
     """Phi(x_k)."""
@@ -89,7 +95,18 @@ class Trace(NamedTuple):
 
 
 def record(problem: Problem, solver: ProxBiO, reference: Reference, x0: PyTree, y0: PyTree, steps: int) -> Trace:
-    """Run `steps` + 1 steps of `solver`, which must use AID, and record the quantities of the theory."""
+    """Run `steps` + 1 steps of `solver`, which must use AID, and record the quantities of the theory.
+
+    **Arguments:**
+
+    - `problem`: the problem.
+    - `solver`: the method, as `algorithm_1` makes it.
+    - `reference`: y*, Phi and grad Phi, from `closed_forms` or `computed`.
+    - `x0`, `y0`: the start.
+    - `steps`: K.
+
+    **Returns:** a `Trace`. Example: `audit`.
+    """
     traced = _record(problem, solver, reference, x0, y0, steps + 1)
     return Trace(**{name: np.asarray(series) for name, series in traced.items()})
 

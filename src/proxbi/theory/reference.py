@@ -36,6 +36,14 @@ def closed_forms(
 ) -> Reference:
     """A reference from the three closed forms of an analytic problem. If they are pytrees (`jax.tree_util.Partial`)
     that contain the data, other data of the same shape need no compilation.
+
+    **Arguments:**
+
+    - `solution`: x -> y*(x).
+    - `value`: x -> Phi(x).
+    - `gradient`: x -> grad Phi(x).
+
+    Example: `audit`.
     """
     return Partial(_closed_forms, solution, value, gradient)
 
@@ -46,7 +54,17 @@ def _closed_forms(solution: Any, value: Any, gradient: Any, x: PyTree) -> Exactl
 
 def computed(problem: Problem, lower: LowerSolver, y: PyTree, linear: LinearSolver) -> Reference:
     """A reference for a problem without closed forms: y* is computed by `lower` from `y`, and the adjoint by
-    `linear`."""
+    `linear`.
+
+    **Arguments:**
+
+    - `problem`: the problem.
+    - `lower`: such as `Exact()`.
+    - `y`: the start of each lower solve.
+    - `linear`: such as `Direct()`.
+
+    Example: `verify`, which uses it.
+    """
     return Partial(_computed, problem, lower, y, linear)
 
 
@@ -58,9 +76,13 @@ def _computed(problem: Problem, lower: LowerSolver, start: PyTree, linear: Linea
 
 
 class Plugged(LowerSolver):
-    """An exact lower solve by the closed form of y*; it counts no oracle calls."""
+    """An exact lower solve by the closed form of y*; it counts no oracle calls.
+
+    Example: `Repeated`, another solver for the theory.
+    """
 
     solution: Callable[[PyTree], PyTree]
+    """x -> y*(x)."""
 
     def solve(self, problem: Problem, x: PyTree, y: PyTree) -> tuple[PyTree, Counts]:
         """y*(x)."""
@@ -70,6 +92,11 @@ class Plugged(LowerSolver):
 class Repeated(LowerSolver):
     """`steps` steps of another lower solver, where `steps` may be traced: one program for every T. It cannot be
     unrolled by ITD.
+
+    **Arguments:**
+
+    - `base`: such as `GradientDescent`.
+    - `steps`: how many.
 
     >>> from proxbi import GradientDescent
     >>> from proxbi.analytic import scalar_problem

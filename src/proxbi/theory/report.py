@@ -10,19 +10,28 @@ from proxbi.theory.constants import Schedule
 
 
 class Finding(NamedTuple):
-    """The finding about one assumption."""
+    """The finding about one assumption.
+
+    Example: `verify`.
+    """
 
     assumption: str
+    """Its number in the paper, and its text."""
     holds: bool
     """False if a violation was found."""
     sentence: str
+    """What was found."""
 
 
 @dataclass(frozen=True)
 class Report:
-    """The result of `verify`. `str(report)` is a table with sentences."""
+    """The result of `verify`. `str(report)` is a table with sentences.
+
+    Example: `verify`.
+    """
 
     findings: list[Finding]
+    """One for each assumption."""
     measured: dict[str, float]
     """Estimates, by name; those of Lipschitz constants are lower bounds, that of mu is an upper bound."""
     schedule: Schedule | None
@@ -30,6 +39,7 @@ class Report:
     estimated: bool
     """Whether they were estimated; otherwise they were given."""
     checks: list[Check]
+    """One for each inequality."""
 
     @property
     def violated(self) -> list[str]:

@@ -46,6 +46,7 @@ def verify(
 
     **Arguments:**
 
+    - `problem`, `x0`, `y0`: as for `minimize`.
     - `constants`: `Constants` or `SharpConstants` if they are known; otherwise they are estimated, and marked so.
     - `steps`: the number of outer steps of Algorithm 1 to check, with the step sizes that follow from the constants.
     - `lower`: the solver for y*; Newton's method by default.
@@ -53,6 +54,8 @@ def verify(
     - `seed`: the seed of the random directions.
 
     Use double precision (`jax.enable_x64`): in single precision few steps exceed rounding.
+
+    **Returns:** a `Report`.
 
     >>> problem = Problem(lambda x, y: jnp.sum((y - 2) ** 2), lambda x, y: jnp.sum((y - x) ** 2 - 2 * (x * y) ** 2))
     >>> verify(problem, jnp.ones(2), jnp.zeros(2)).violated

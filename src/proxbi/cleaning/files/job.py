@@ -68,11 +68,27 @@ def clean_file(
     """Clean the labels of the file. The paths are checked first, then the rows, and
     only then does the work start; the outputs are written at the end, all of them or none.
 
-    `Path("-")` is standard input or output, with rows as CSV. `pred_probs` is a file with the probabilities of a model
-    of yours, out of fold: a row for each row of `path`, a column for each class. `decisions` is a CSV file of decisions
-    about rows of `path`, saved from the report of an earlier run: these rows are trusted now. `learn_from` is the most
-    rows that are fitted; with `fit_all` the regression that judges is fitted to all. `steps` are what the report says
-    should be done next.
+    **Arguments:**
+
+    - `path`: a CSV, Parquet or NumPy file; `Path("-")` is standard input, with rows as CSV.
+    - `roles`: which columns are the label, the trusted rows, groups and names of rows (`proxbi.cleaning.files.Roles`).
+    - `outputs`: where the cleaned rows, the report, the summary and the suspects are written, and what becomes of
+      flagged rows (`proxbi.cleaning.files.Outputs`); `Path("-")` is standard output.
+    - `pred_probs`: a file with the probabilities of a model of yours, out of fold: a row for each row of `path`, a
+      column for each class.
+    - `decisions`: a CSV file of decisions about rows of `path`, saved from the report of an earlier run: these rows are
+      trusted now.
+    - `weights`: "free" learns one weight for each row by the bilevel problem; "auto" chooses.
+    - `learn_from`: the most rows that are fitted.
+    - `fit_all`: whether the regression that judges is fitted to all rows then.
+    - `seed`: of all random choices.
+    - `command`: the command line, for the report.
+    - `steps`: what the report says should be done next.
+    - `progress`: called with the name of a part of the work and the share that is done.
+
+    **Returns:** a `Job`: the inputs, what was found (`Cleaned`), and the summary.
+
+    Example: `proxbi.cleaning.clean`, for arrays.
     """
     say = progress or (lambda stage, share: None)
     require_packages()

@@ -9,41 +9,40 @@ where the product is over those who voted. Without b this is the model of Dawid 
 
 **Shrinkage.** The full table of an annotator needs hundreds of votes. So there are hierarchical priors,
 
-    wrong votes of j:                        e_j       ~ Beta,       for all annotators the same,
-    wrong votes of j for rows of class t:    e_j(t)    ~ Beta,       mean e_j c_t, where c_t is the difficulty of the
-    class,
+    wrong votes of j:                        e_j       ~ Beta,       one prior for all annotators,
+    wrong votes of j for rows of class t:    e_j(t)    ~ Beta,       mean e_j c_t, c_t the difficulty of class t,
     which wrong one:                         C_j(t, .) ~ Dirichlet,  mean C(t, .), that of all annotators,
 
     pi_j(t, t) = 1 - e_j(t),     pi_j(t, g) = e_j(t) C_j(t, g).
 
-The strength of the last two priors, in votes, is the one under which the counts are most likely (empirical Bayes), for
-each annotator: annotators who are alike share one table, as do columns of votes from different people; an annotator who
-differs has another.
+Each annotator has a strength of the last two priors, in votes: the one under which the counts are most likely
+(empirical Bayes). So annotators who behave alike share one table, as do columns that contain the votes of different
+people. An annotator who differs gets a table of their own.
 
 **Rates with intervals.** With p_u(t) the posterior without the vote of j itself, a = p_u(v) for the vote v, and
 w = sum over t != v of p_u(t) C_j(t, v), the vote has the likelihood
 
     L(e) ~ (1 - d) (1 - e) + d e,     d = w / (a + w), the doubt about the vote.                                (doubt)
 
-The product over the votes of j is the likelihood of e_j. Mean and strength h of the Beta prior are not known: they are
-averaged over a grid, weighted by the evidence in the votes of the other annotators,
+The product over the votes of j is the likelihood of e_j. The mean and the strength of the Beta prior, together h, are
+unknown. They are averaged over a grid, weighted by the evidence in the votes of the other annotators,
 
     P(e_j | all votes) ~ L_j(e_j) sum_h P(e_j | h) P(h | votes of the others),                                  (rates)
     P(h | votes of the others) ~ prod_(i != j) sum_e L_i(e) P(e | h).
 
-It accounts for the uncertainty about the true classes. The expected numbers of right and wrong votes do not: they are
-made with the present rates, and so differ less between annotators than the true numbers. Taken as if they had been
-counted, they make annotators with few votes look alike, all the more in each round.
+This accounts for the uncertainty about the true classes. The expected numbers of right and wrong votes do not: they are
+computed from the current rates, so they differ less between annotators than the true numbers do. If they were used as
+counts, annotators with few votes would become more alike in each round.
 
-**Trusted rows** calibrate the posterior. People err on the same hard rows, and learners err there as well. The model
-assumes independent errors, so it is overconfident, and votes alone cannot reveal that. Rows of known class can. The
-posterior is treated as a score, and calibrated like those of learners (`calibration.py`):
+**Trusted rows** calibrate the posterior. People make errors on the same hard rows, and so do learners. The model
+assumes independent errors, so it is overconfident. Votes alone cannot show that; rows of known class can. The
+posterior is treated as a score and calibrated like the scores of learners (`calibration.py`):
 
     P'(t | u, votes) ~ e^bias_t P(t | u, votes)^power,                                                        (trust)
 
-by maximum likelihood of the trusted classes, with a normal prior around P' = P.
+by maximum likelihood on the trusted rows, with a normal prior centred at P' = P.
 
-**Another vote** of an average annotator pi raises the chance that the consensus is right by
+**Another vote**, by an average annotator pi, raises the probability that the consensus is right by
 
     sum_g max_t P(t) pi(t, g) - max_t P(t) >= 0.                                                            (gain)
 """
@@ -108,7 +107,7 @@ class Annotators(NamedTuple):
 
     @classmethod
     def at_first(cls, annotators: int, classes: int) -> "Annotators":
-        """All alike, before anything is estimated."""
+        """The start: all annotators are alike."""
         other = (1 - FIRST_RIGHT) / (classes - 1)
         first = np.full((classes, classes), other) + (FIRST_RIGHT - other) * np.eye(classes)
         return cls(np.tile(first, (annotators, 1, 1)), first)
@@ -166,7 +165,7 @@ def by_votes_alone(
 
     >>> table = np.tile([[0, 0, 1], [1, 1, 0], [0, 0, 1], [1, 1, 1], [0, 0, 0], [-1, 1, 0]], (10, 1))
     >>> shares, annotators = by_votes_alone(Votes.of(table), 2)
-    >>> shares.argmax(axis=1)[:6].tolist()  # the third votes at random, and is not believed
+    >>> shares.argmax(axis=1)[:6].tolist()  # the third annotator votes at random and is ignored
     [0, 1, 0, 1, 0, 1]
     """
     count = np.ones(votes.rows) if repeats is None else repeats
@@ -231,7 +230,7 @@ def consensus(
     believed: Float[np.ndarray, "rows classes"] | None = None,
 ) -> Consensus:
     """The consensus of rows, votes and annotators; `believed` is the posterior as calibrated on trusted rows. The rates
-    of annotators use the uncalibrated one: a less confident posterior would only explain more votes without errors.
+    of annotators use the uncalibrated one: a less confident posterior would explain more votes without errors.
     """
     votes = Votes.of(table)
     rates = annotator_rates(votes, shares, annotators)
@@ -247,7 +246,7 @@ def consensus(
 def gain(
     shares: Float[np.ndarray, "rows classes"], average: Float[np.ndarray, "classes classes"]
 ) -> Float[np.ndarray, " rows"]:
-    """By how much another vote would raise the chance that the consensus is right.
+    """The increase of the probability that the consensus is right, if one more person votes.
 
     >>> gain(np.array([[0.5, 0.5], [1.0, 0.0]]), np.array([[0.9, 0.1], [0.1, 0.9]])).round(2).tolist()
     [0.4, 0.0]
@@ -321,8 +320,8 @@ def _counts(
 
 
 def _strongest(evidence: Float[np.ndarray, "strengths annotators"]) -> Float[np.ndarray, " annotators"]:
-    """The strength for each annotator under which the counts are most likely: the annotator's own, and the mean of all
-    counts, which decide for annotators with few votes.
+    """The strength for each annotator under which the counts are most likely. It uses the annotator's own counts and
+    the mean of all counts, which decides for annotators with few votes.
     """
     return STRENGTHS[np.argmax(evidence + evidence.mean(axis=1, keepdims=True), axis=0)]
 

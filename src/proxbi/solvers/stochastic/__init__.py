@@ -1,4 +1,4 @@
-"""Solvers that look at a batch of rows in each step, one file per published method."""
+"""Solvers that use a batch of rows in each step, one file for each published method."""
 
 from proxbi.solvers.stochastic._base import BLOCK as BLOCK
 from proxbi.solvers.stochastic._base import Draws as Draws

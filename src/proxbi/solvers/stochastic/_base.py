@@ -1,5 +1,5 @@
-r"""What all solvers on batches share: how rows are drawn, how a step in y, v and x is made of estimates, and what is
-said about the end of a run.
+r"""What all solvers on batches share: how rows are drawn, how a step in y, v and x is computed from estimates, and the
+certificate at the end of a run.
 
 The single loop moves y, v and x at once, each along an estimate of its own equation:
 
@@ -7,8 +7,8 @@ The single loop moves y, v and x at once, each along an estimate of its own equa
     v+ = v - a D_v,     D_v ~ g_yy v - f_y           (the adjoint equation)
     x+ = prox_{b h}(x - b D_x),   D_x ~ f_x - g_xy v
 
-All three are made of five means over rows, `Pieces`: three of lower rows and two of upper ones. Solvers differ in how
-they estimate these. The prox leaves s = (x - b D_x - x+) / b in dh(x+).
+All three are computed from five means over rows, `Pieces`: three over lower rows and two over upper rows. Solvers
+differ in how they estimate these means. The prox leaves s = (x - b D_x - x+) / b in dh(x+).
 """
 
 from abc import abstractmethod
@@ -61,7 +61,7 @@ class Draws(NamedTuple):
 
 
 class Owed(NamedTuple):
-    """Calls that were made before the first step, which counts them."""
+    """Calls made before the first step. The first step counts them."""
 
     counts: Counts
 
@@ -70,16 +70,19 @@ class Owed(NamedTuple):
 
 
 class OnBatches(Solver):
-    """A solver that draws a batch of rows of each level in each step. On a problem without `Rows` the batch is all
-    there is.
+    """A solver that draws a batch of rows of each level in each step. On a problem without `Rows` the batch is
+    all of the data.
+
+    Examples: `ProxSABA`, `Minibatch`.
     """
 
     batch: int | None = eqx.field(static=True, default=None, kw_only=True)
     """Rows in a batch of each level; None: 64, or all of a level that has fewer."""
     sampling: Literal["epochs", "replacement"] = eqx.field(static=True, default="epochs", kw_only=True)
+    """How rows are drawn: each once in an epoch, or with replacement."""
     certificate_rows: int | None = eqx.field(static=True, default=None, kw_only=True)
-    """None: the certificate solves the lower level on all rows. A number: it takes y and v as they are and looks at so
-    many rows of each level, with a standard error where that is not all; for lower levels that are not convex."""
+    """None: the certificate solves the lower level on all rows. A number: it uses the current y and v and so many rows
+    of each level, with a standard error unless these are all rows; for lower levels that are not convex."""
 
     def __check_init__(self) -> None:
         for name in ("batch", "certificate_rows"):
@@ -90,7 +93,7 @@ class OnBatches(Solver):
 
     @property
     def caution(self) -> float:
-        """The part of the steps derived in `_scale.py` that this solver takes, of y, v and x alike."""
+        """The fraction of the step sizes derived in `_scale.py` that this solver takes, for y, v and x alike."""
         return 1.0
 
     @property
@@ -110,7 +113,7 @@ class OnBatches(Solver):
         return Sampling(self.batch or min(_BATCH, count), count, self.sampling)
 
     def rows_of_step(self, problem: Problem) -> int:
-        """Derivatives of rows that a step takes, about: those of one `pieces` on a batch."""
+        """About how many derivatives of rows a step computes: those of one `pieces` on a batch."""
         if not isinstance(problem.data, Rows):
             return 1
         upper, lower = (self.rows_of(problem.data, level).batch for level in LEVELS)
@@ -121,7 +124,7 @@ class OnBatches(Solver):
         return self.rows_of(data, level).index(self.level_seed(level, draws.seed), draws.number)
 
     def level_seed(self, level: Level, seed: Array) -> Array:
-        """The seed that batches of a level are drawn by."""
+        """The seed for the batches of a level."""
         return seed ^ jnp.uint32(_LEVEL_SEEDS[level])
 
     def drawn(self, problem: Problem, draws: Draws) -> Problem:
@@ -134,7 +137,7 @@ class OnBatches(Solver):
 
 
 class Judged(NamedTuple):
-    """What means over rows say about a point."""
+    """A certificate from means over rows."""
 
     slope: PyTree
     """d + s."""
@@ -143,7 +146,7 @@ class Judged(NamedTuple):
 
 
 class Linear(OnBatches):
-    """A solver whose hypergradient is linear in means over rows, which can so be added up block by block."""
+    """A solver whose hypergradient is linear in means over rows, so that it can be summed block by block."""
 
     @abstractmethod
     def lower_means(self, problem: Problem, state: Any) -> PyTree:
@@ -155,16 +158,16 @@ class Linear(OnBatches):
 
     @abstractmethod
     def judged(self, state: Any, lower: PyTree, upper: PyTree) -> Judged:
-        """What both say about the point."""
+        """The certificate from both."""
 
     @property
     @abstractmethod
     def calls(self) -> Counts:
-        """What both cost."""
+        """The cost of both."""
 
 
 class Pieces(NamedTuple):
-    """The five means that a step is made of."""
+    """The five means from which a step is computed."""
 
     lower: tuple[PyTree, PyTree, PyTree]
     """g_y, g_yy v and g_xy v."""
@@ -185,7 +188,9 @@ def _lower_pieces(problem: Problem, x: PyTree, y: PyTree, v: PyTree) -> tuple[Py
 
 
 class LoopState(NamedTuple):
-    """The three variables, what estimates and optimizers remember, the steps, and where the sequence of batches is."""
+    """The three variables, the memory of estimates and optimizers, the step sizes, and the position in the sequence of
+    batches.
+    """
 
     x: PyTree
     y: PyTree
@@ -201,7 +206,9 @@ class LoopState(NamedTuple):
 
 
 class SingleLoop(Linear):
-    """Subclasses estimate the five means: `remembered` makes what they remember, `estimate` the means."""
+    """Subclasses estimate the five means. `remembered` makes their first memory, `estimate` the means and the next
+    memory.
+    """
 
     step_size: _check.Number = eqx.field(converter=_check.optional_float, default=None)
     """b; None: learned at the start, and adjusted."""
@@ -225,7 +232,7 @@ class SingleLoop(Linear):
 
     @property
     def momentum(self) -> Any:
-        """The part of the last direction of x that the next one keeps."""
+        """The fraction of the last direction of x that the next one keeps."""
         return 0.0
 
     @abstractmethod
@@ -234,7 +241,7 @@ class SingleLoop(Linear):
 
     @abstractmethod
     def estimate(self, problem: Problem, state: LoopState, key: PRNGKeyArray) -> tuple[Pieces, PyTree, Counts]:
-        """The five means at the point of `state`, what to remember, and what it cost, rows included."""
+        """The five means at the point of `state`, the next memory, and the cost, with rows."""
 
     def init(self, problem: Problem, x: PyTree, y: PyTree) -> LoopState:
         require_smooth(problem, type(self).__name__, "the default solver")
@@ -281,7 +288,9 @@ class SingleLoop(Linear):
     def certificate(
         self, problem: Problem, before: Any, after: Any, info: Info, bounds: Bounds | None = None
     ) -> Certificate:
-        """Without rows, what a step says. With rows, the hypergradient on all of them, with its error under control."""
+        """Without rows, the stationarity that a step reports. With rows, the error-controlled hypergradient on all of
+        them.
+        """
         if not isinstance(problem.data, Rows):
             return super().certificate(problem, before, after, info, bounds)
         return _on_all_rows(problem, before)
@@ -303,19 +312,19 @@ class SingleLoop(Linear):
         return Judged(slope, _tree.norm(g_y), adjoint)
 
     def _averaged(self, state: LoopState, direction: PyTree) -> PyTree:
-        """The moving average of directions, which starts with the first one."""
+        """The moving average of directions, started at the first one."""
         keep = jnp.where(state.draws.number == 0, 0.0, self.momentum)
         return _tree.axpy(keep, _tree.subtract(state.average, direction), direction)
 
     def _looks_again(self, problem: Problem) -> bool:
-        """Whether there are rows to learn from in any step."""
+        """Whether a step has rows to measure curvature on."""
         on_device = isinstance(problem.data, Rows) and all(
             isinstance(getattr(problem.data, level), ArrayRows) for level in LEVELS
         )
         return self.relearn and on_device
 
     def _scaled(self, problem: Problem, state: LoopState) -> tuple[LoopState, Counts]:
-        """With bounds on step sizes looked at again where x has gone far, and what that cost."""
+        """With the bounds on step sizes measured again if x has moved far, and the cost of that."""
         none, scale = jax.tree.map(jnp.int32, Counts()), state.scale
         point, number = (state.x, state.y, state.v), state.draws.number
         if scale.looked is None or not self._looks_again(problem):
@@ -329,7 +338,7 @@ class SingleLoop(Linear):
         return state._replace(scale=scale), cost
 
     def _fading(self, state: LoopState) -> Scalar:
-        """The part of the step sizes that is left."""
+        """The fraction of the step sizes that remains."""
         if self.half_life is None:
             return jnp.ones_like(state.scale.outer)
         half_life = jnp.asarray(self.half_life, state.scale.outer.dtype)
@@ -349,7 +358,7 @@ def _ends(scanned: tuple[Evaluation, Evaluation]) -> tuple[Evaluation, list[Eval
 
 
 def _on_all_rows(problem: Problem, state: Any) -> Certificate:
-    """Of two hypergradients on all rows, the second far more accurate than the first."""
+    """The certificate from two hypergradients on all rows, the second far more accurate than the first."""
     whole, solve = in_blocks(problem, BLOCK), Implicit()
     start = solve.init(whole, state.x, state.y)._replace(v=state.v)
 

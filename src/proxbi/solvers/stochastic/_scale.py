@@ -1,47 +1,47 @@
-r"""Step sizes where none are given: two bounds from curvatures, and one number that the run itself adjusts.
+r"""Step sizes if none are given: two bounds from curvatures, and one factor that the run adjusts.
 
-**Bounds, from batches.** A step along the gradient of a batch is stable up to 2 over the largest curvature of that
-batch. Power iterations on a few batches give L, the largest curvature of g in y on any of them, and D, that of
-d = f_x - g_xy v in x while y and v stay. With `caution` = 1, or 1/3 for SAGA's tables,
+**Bounds, from batches.** A step along the gradient of a batch is stable up to 2 / (the largest curvature of that
+batch). Power iterations on a few batches give L, the largest curvature of g in y on any of them, and D, that of
+d = f_x - g_xy v in x for fixed y and v. With `caution` = 1, or 1/3 for SAGA's tables,
 
     a = caution / L   for y and v,          b <= caution / D   for x.
 
-Both are measured again where x has gone as far as l, a tenth of its length: g may become more curved (penalties e^x
-that noise drives up). Measuring costs at most one row in `_PAYS`. In between, y and v that grow along an eigenvector
-turn v into that direction, and |g_yy v| / |v|, which each step computes, is the curvature there: a is at most its
-inverse.
+Both are measured again once x has moved by l, a tenth of its norm, because g may have become more curved (penalties e^x
+that noise drives up). Measuring costs at most one row in `_PAYS`. Between measurements, if y and v grow along an
+eigenvector, v turns into its direction. Then |g_yy v| / |v|, which each step computes, is the curvature there, and a is
+at most its inverse.
 
-**How far x goes.** y and v follow x late, and what was measured on batches (tables, differences, averages) was measured
-at earlier x: for as long as the horizon H, an epoch. So x goes no further than `_REACH` l in H steps; no single step is
-longer than `_REACH` l / H. Where x has an entry for each row, the steps of an epoch move different entries, and the
-bound is `_REACH` l / sqrt(H). Of small data an epoch ends before y and v have followed, at the rate r = a m, with m the
-curvature that v meets in each step, <v, g_yy v> / <v, v>. H is at least 1 / sqrt(r); 1 / r is too cautious, as the
-flattest directions alone are so slow (in hyper-cleaning of MNIST 1 / r is 35 epochs, all that a run needs).
+**How far x moves.** y and v lag behind x, and the tables, differences and averages of batches come from earlier x, up
+to a horizon of H steps, an epoch. So x may move by at most `_REACH` l in H steps, and no single step is longer than
+`_REACH` l / H. If x has an entry for each row, the steps of an epoch move different entries, and the bound is
+`_REACH` l / sqrt(H). With few rows an epoch ends before y and v have followed. They follow at the rate r = a m, with
+m = <v, g_yy v> / <v, v> the curvature along v. H is at least 1 / sqrt(r). (1 / r would be too cautious: only the
+flattest directions are so slow. In hyper-cleaning of MNIST 1 / r is 35 epochs, as long as a whole run.)
 
-**The first b.** Before y and v have followed, directions of x mean little. So x waits for H steps, and the first b is
-the one that would have moved it by `_REACH` l along their directions. Nothing is solved for, so that this serves
-networks and rows on the host too.
+**The first b.** Before y and v have followed, directions of x mean little. So x waits for H steps. The first b is the
+one with which x would have moved by `_REACH` l along the directions of these steps. This needs no solve, so it also
+works for networks and for rows on the host.
 
-**b is adjusted by what the run shows.** Let S be the way of x over a window of w steps that ends in x, and S' that over
-the next. By the sum of directions Delta, S = -b Delta, and S' is about -b w grad Phi(x), so that
+**b is adjusted by the path of x.** Let S be the displacement of x over a window of w steps that ends in x, and S' that
+over the next window. With Delta the sum of directions, S = -b Delta, and S' is about -b w grad Phi(x), so that
 
     d Phi(x) / d log b = -b <grad Phi(x), Delta> = <grad Phi(x), S> ~ -<S', S> / (b w) :
 
-a longer step would have gained where <S, S'> > 0, a shorter one where it is negative; exact line searches end with
-<S, S'> = 0. After each window b becomes 2^cos(S, S') times the mean step size that the bounds let through, and 4^cos
-where the cosine is negative. What is slow keeps its direction and makes b grow, what oscillates makes it shrink, and in
-balance both decay at one rate. Where noise is all, S and S' are independent or, as x is pulled back, opposed: b
+a longer step would have been better if <S, S'> > 0, and a shorter one if it is negative. An exact line search has
+<S, S'> = 0. After each window b becomes 2^cos(S, S') times the mean step size that the bounds allowed, or 4^cos if the
+cosine is negative. Slow components keep their direction and make b grow, oscillating ones make it shrink; in balance
+both decay at the same rate. If there is only noise, S and S' are independent or, as x is pulled back, opposed: then b
 shrinks, as it should (Pflug's test). This is hypergradient descent on log b (Almeida et al. 1998; Baydin et al. 2018),
-with windows in the place of steps.
+with windows instead of steps.
 
-A b that is too short costs time, but one that is too long makes x, y and v swing, and swings within a window are no
-part of S. So b shrinks faster than it grows, and where directions are twice as long as over the window before, x swings
-already: that counts as a cosine of -1. (Without both, runs that had converged to rounding, where cosines are chance,
-were thrown back to 1e-2.)
+If b is too short, the run takes longer. If it is too long, x, y and v oscillate, and oscillations within a window do
+not show in S. So b shrinks faster than it grows; and if directions are twice as long as in the window before, x
+oscillates already, which counts as a cosine of -1. (Without these two rules, runs that had converged to rounding,
+where cosines are random, went back to errors of 1e-2.)
 
-A window must average the noise, which tables remember for an epoch: a quarter of H, or all of it where x has an entry
-for each row, as each moves once in an epoch. And it should outlast the lag, `_TURNS` / r steps. As r is a guess, and a
-run may be shorter than that, a window is no longer than the run was before it.
+A window must average the noise, which tables keep for an epoch: its length is a quarter of H, or all of H if x has an
+entry for each row, since each entry moves once in an epoch. It should also be longer than the lag, `_TURNS` / r steps.
+As r is an estimate, and a run may be shorter than that, a window is no longer than the run was before it.
 """
 
 from typing import TYPE_CHECKING, Any, NamedTuple
@@ -75,7 +75,7 @@ _SEED = 0xB5297A4D  # of the batches looked at: they are the same in all runs, w
 
 
 class Path(NamedTuple):
-    """Where the window began, and what was seen since."""
+    """The start of the window, and what was measured since."""
 
     begun: Int[Array, ""]
     used: Scalar
@@ -90,7 +90,7 @@ class Path(NamedTuple):
 
 
 class Looked(NamedTuple):
-    """Where curvatures were last measured, and the directions of the largest ones."""
+    """The point where curvatures were last measured, and the directions of the largest ones."""
 
     until: Int[Array, ""]
     """The number of the step before which they are not measured again."""
@@ -100,7 +100,7 @@ class Looked(NamedTuple):
 
 
 class Scale(NamedTuple):
-    """Step sizes of y, v and x, and what adjusts them."""
+    """The step sizes of y, v and x, and the state of the rules that adjust them."""
 
     lower: Scalar
     adjoint: Scalar
@@ -121,7 +121,7 @@ class Scale(NamedTuple):
     """None where both were."""
 
     def faded(self, part: Scalar) -> "Scale":
-        """With this part of the step sizes."""
+        """With this fraction of the step sizes."""
         return self._replace(lower=part * self.lower, adjoint=part * self.adjoint, outer=part * self.outer)
 
     def within(self, slope: Scalar) -> "Scale":
@@ -130,17 +130,17 @@ class Scale(NamedTuple):
         return self._replace(outer=jnp.where(far, self.radius / jnp.where(far, slope, 1), self.outer))
 
     def no_stiffer_than(self, curvature: Scalar) -> "Scale":
-        """With steps of y and v that are stable where this curvature of g was met."""
+        """With steps of y and v that are stable for this curvature of g."""
         longest = 1 / jnp.where(curvature > 0, curvature, jnp.finfo(curvature.dtype).tiny)
         return self._replace(lower=jnp.minimum(self.lower, longest), adjoint=jnp.minimum(self.adjoint, longest))
 
     def following(self, curvature: Scalar) -> "Scale":
-        """With the rate r at which y and v follow where v met this curvature of g."""
+        """With the rate r at which y and v follow, for this curvature of g along v."""
         follow = jnp.clip(self.adjoint * curvature, _SLOWEST, 1)
         return self._replace(follow=follow.astype(self.follow.dtype))
 
     def adjusted(self, x: PyTree, direction: PyTree, used: Scalar, number: Int[Array, ""]) -> "Scale":
-        """With the step size of x as the last two windows have it, where one ends with this x, before step `number`;
+        """With the step size of x adjusted by the last two windows, if one ends at this x, before step `number`.
         `direction` and `used` are those of the last step.
         """
         if self.path is None:
@@ -170,18 +170,20 @@ class Scale(NamedTuple):
 
 
 def _first(x: PyTree, directions: PyTree) -> Scalar:
-    """The step size that would have moved x by its reach along these directions; 0, to wait on, where they are 0."""
+    """The step size with which x would have moved by its reach along these directions; 0, which means to wait, if they
+    are 0.
+    """
     return ratio(_REACH * radius_at(x), _tree.norm(directions))
 
 
 def radius_at(x: PyTree) -> Scalar:
-    """l: how far from x curvatures are taken to be those at x."""
+    """l: the distance from x within which curvatures are assumed to be those at x."""
     entries = sum(leaf.size for leaf in jax.tree.leaves(x))
     return _PROBE * jnp.maximum(_tree.norm(x), entries**0.5)
 
 
 def learned(solver: "OnBatches", problem: Problem, x: PyTree, y: PyTree) -> tuple[Scale, Counts]:
-    """The steps that were given, bounds on the others, and what learning them cost."""
+    """The step sizes that were given, bounds on the others, and the cost of measuring these."""
     dtype, counts = jax.tree.leaves(x)[0].dtype, jax.tree.map(jnp.int32, Counts())
     given = [getattr(solver, name, None) for name in ("lower_step_size", "step_size")]
     infinite, zero, none = jnp.asarray(jnp.inf, dtype), jnp.zeros((), dtype), jnp.int32(0)
@@ -205,8 +207,8 @@ def looked_at(
     *,
     powers: int = _MORE_POWERS,
 ) -> tuple[Scale, Counts]:
-    """With the bounds at this point, before step `number`, and a step of x that keeps them, and falls where that of y
-    falls.
+    """With the bounds measured at this point, before step `number`. The step of x keeps them, and shrinks if that of
+    y shrinks.
     """
     x, sample, dtype = point[0], sampled(solver, problem), scale.outer.dtype
     found, counts = _curvatures(solver, sample, point, scale, powers)
@@ -239,7 +241,7 @@ def _bounded(solver: "OnBatches", sample: Problem, scale: Scale, x: PyTree) -> S
 
 
 def _epoch(solver: "OnBatches", sample: Problem, x: PyTree) -> float:
-    """Steps in which all lower rows are looked at once, within what a horizon may be."""
+    """The number of steps that use all lower rows once, within the limits of a horizon."""
     rows = sample.lower_data if isinstance(sample.data, Rows) else None
     steps = rows.of / (solver.rows_of(sample.data, "lower").batch) if rows is not None else 1.0
     needed = solver.reads_all_rows or entry_for_each_row(sample, x)
@@ -331,7 +333,7 @@ def _cut(solver: "OnBatches", sample: Problem) -> dict[str, Batch]:
 
 
 def _largest(product: Any, start: PyTree, powers: int) -> tuple[Scalar, PyTree]:
-    """The largest eigenvalue in size and its direction, by power iterations."""
+    """The eigenvalue of largest magnitude and its direction, by power iterations."""
 
     def power(_: Any, at: tuple[Scalar, PyTree]) -> tuple[Scalar, PyTree]:
         image = product(at[1])
@@ -342,7 +344,7 @@ def _largest(product: Any, start: PyTree, powers: int) -> tuple[Scalar, PyTree]:
 
 
 def entry_for_each_row(problem: Problem, x: PyTree) -> bool:
-    """Whether all of x are entries for lower rows."""
+    """Whether every entry of x belongs to a lower row."""
     rows = problem.place.places_for(problem.lower_data.of) if isinstance(problem.data, Rows) else 0
     return rows > 0 and all(leaf.ndim > 0 and leaf.shape[0] == rows for leaf in jax.tree.leaves(x))
 

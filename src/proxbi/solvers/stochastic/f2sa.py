@@ -1,14 +1,14 @@
 r"""F2SA with a prox: gradients only, on batches.
 
-z follows the lower solution, u the solution of the lower level tilted by f; both on the same batches, so that most of
-their noise cancels where they are compared:
+z tracks the lower solution, u the solution of the lower level plus f / l. Both use the same batches, so most of their
+noise cancels in the difference:
 
     z+ = z - a g_y(x, z)
     u+ = u - a (g_y(x, u) + f_y(x, u) / l)
     D_x = f_x(x, u) + l (g_x(x, u) - g_x(x, z)),     x+ = prox_{b h}(x - b D_x)                      (F2SA)
 
-D_x differs from the hypergradient by O(1 / l), also where u and z are exact. l grows by `growth` with each step, as
-l_t = l_0 (1 + growth t)^(1/3): the bias falls while the noise, which l multiplies, is averaged by more and more steps.
+D_x differs from the hypergradient by O(1 / l), even for exact u and z. l grows as l_t = l_0 (1 + growth t)^(1/3): the
+bias falls, while the noise, which l multiplies, is averaged over more and more steps.
 
 Kwon, Kwon, Wright, Nowak, "A fully first-order method for stochastic bilevel optimization", ICML 2023.
 """
@@ -47,7 +47,7 @@ class F2SAState(NamedTuple):
 
 
 class Found(NamedTuple):
-    """What is computed in one step: the three directions first."""
+    """The results of one step, the three directions first."""
 
     lower: PyTree
     tilted: PyTree

@@ -1,4 +1,4 @@
-"""Any solver of fixed work on batches: a step on the problem that one batch makes.
+"""Any solver with a fixed amount of work, on batches: each step is one of that solver on the problem of one batch.
 
 With `ProxBiO(AID(Optax(adam, 5), Neumann(0.1, 10)), b)` this is stocBiO with any lower optimizer, with
 `ProxBiO(ITD(GradientDescent(a, 1)), b)` the one unrolled step of Meta-Weight-Net, with `ITD(..., truncate=k)` truncated
@@ -19,7 +19,7 @@ from proxbi.solvers.stochastic._base import BLOCK, Draws, OnBatches
 
 
 class MinibatchState(NamedTuple):
-    """The state of the solver inside, and where the sequence of batches is."""
+    """The state of the inner solver, and the position in the sequence of batches."""
 
     inner: Any
     draws: Draws
@@ -36,14 +36,14 @@ class MinibatchState(NamedTuple):
 
 
 class Minibatch(OnBatches):
-    r"""Each step of `solver` on a batch of rows of its own.
+    r"""Each step is a step of `solver` on a new batch of rows.
 
     **Arguments:**
 
-    - `solver`: one that takes the steps it is told to, such as `ProxBiO(AID(...), step_size)`.
+    - `solver`: one with step sizes of its own, such as `ProxBiO(AID(...), step_size)`.
     - `batch`, `sampling`, `certificate_rows`: see `OnBatches`.
 
-    Its certificate is what a step of `solver` on all rows says.
+    Its certificate is the stationarity that a step of `solver` on all rows reports.
 
     Reference: Ji, Yang, Liang, "Bilevel optimization: convergence analysis and enhanced design", ICML 2021 (stocBiO).
 
@@ -87,7 +87,7 @@ class Minibatch(OnBatches):
     def certificate(
         self, problem: Problem, before: Any, after: Any, info: Info, bounds: Bounds | None = None
     ) -> Certificate:
-        """What a step of the solver inside says on all rows."""
+        """The stationarity that a step of the inner solver reports on all rows."""
         if not isinstance(problem.data, Rows):
             return self.solver.certificate(problem, before.inner, after.inner, info, bounds)
         inner, info = self.solver.step(in_blocks(problem, BLOCK), before.inner, before.draws.seed)

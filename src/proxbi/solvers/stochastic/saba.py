@@ -1,15 +1,15 @@
 r"""SABA with a prox: each of the five means is estimated as SAGA does it.
 
-The rows of a level are cut into blocks once and for all, in a random order. A table holds what each block said when it
-was last looked at; with i the block of this step, p_i what it says now and T_i what the table has,
+The rows of a level are divided once into blocks, in a random order. A table stores the means of each block at its last
+visit. With i the block of this step, p_i its means now and T_i its entry in the table,
 
     estimate = p_i - T_i + mean(T),     then T_i <- p_i.                                     (SABA, (8))
 
 The noise of the estimate vanishes as the iterates settle, so the steps need not decay. The first pass fills the table;
-until it is full, the estimate is the mean over the blocks seen. From then on each block is drawn independently of those
-before it, as in the paper: going through all of them in turn, in a new order each time, takes twice as long (seen on
-quadratics, with the same steps). Rows left over from the last block (fewer than a batch) are never looked at by steps:
-choose a batch that divides the rows, or polish.
+until it is full, the estimate is the mean over the blocks seen. From then on blocks are drawn independently, as in
+the paper. (Going through all of them in turn, in a new order each time, takes twice as long on quadratics with the same
+steps.) The rows after the last whole block are never used by steps: choose a batch size that divides the number of
+rows, or polish.
 
 Tables have the size (blocks) x (y, y and x) for lower and (x and y) for upper rows.
 
@@ -32,7 +32,9 @@ ORDERS: tuple[Literal["epochs"], Literal["replacement"]] = ("epochs", "replaceme
 
 
 class Table(NamedTuple):
-    """What the blocks of one level said when they were last looked at, their mean, and how many were."""
+    """The means of the blocks of one level at their last visits, the mean of these, and the number of blocks
+    visited.
+    """
 
     entries: PyTree
     mean: PyTree
@@ -43,7 +45,7 @@ class ProxSABA(SingleLoop):
     r"""One block of rows of each level in each step, with the tables of SAGA:
     $x^+ = \mathrm{prox}_{\beta h}(x - \beta D_x)$, where the noise of $D_x$ vanishes at the solution.
 
-    **Arguments:** those of `ProxSOBA` but `average`. Rows must be on the device, and the tables fit there.
+    **Arguments:** those of `ProxSOBA` except `average`. The rows and the tables must fit on the device.
 
     Reference: Dagreou, Ablin, Vaiter, Moreau, NeurIPS 2022.
 
@@ -56,7 +58,7 @@ class ProxSABA(SingleLoop):
     ...     return jnp.mean(jnp.sum((y - batch["t"]) ** 2, axis=1)) / 2
     >>> problem = Problem(upper, lower, data=Rows(upper={"t": t}, lower={"t": t}))
     >>> result = minimize(problem, jnp.ones(2), jnp.ones(2), ProxSABA(), steps=1000)
-    >>> print(jnp.abs(result.x).max() < 1e-4)  # a noise that does not vanish would be about 1e-2
+    >>> print(jnp.abs(result.x).max() < 1e-4)  # noise that does not vanish would be about 1e-2
     True
     """
 
@@ -92,7 +94,7 @@ class ProxSABA(SingleLoop):
         return super().index(data, level, draws._replace(number=self.block(data, level, draws)))
 
     def block(self, data: Rows, level: Level, draws: Draws) -> Int[Array, ""]:
-        """The block of this step: all in turn until the table is full, then any."""
+        """The block of this step: each in turn until the table is full, then at random."""
         blocks, seed = self.blocks(data, level), self.level_seed(level, draws.seed)
         in_turn, any_of = (Sampling(1, blocks, order).index(seed, draws.number)[0] for order in ORDERS)
         return jnp.where(draws.number < blocks, in_turn, any_of)

@@ -5,8 +5,8 @@ With p = (x, y, v) the present point, p' the last one, and the same batch I at b
     estimate = mean over all rows at p,                                   with probability q     (PAGE)
     estimate = last estimate + mean_I(p) - mean_I(p'),                    otherwise              (SRBA, (9))
 
-Errors of the differences add up until all rows are looked at again; they are as small as the steps are, so that these
-need not decay. q = b / (b + N) balances what both kinds of steps cost (Li et al., Corollary 2). No tables.
+Errors of the differences add up until all rows are used again. They are as small as the steps, so the steps need not
+decay. q = b / (b + N) balances the costs of both kinds of steps (Li et al., Corollary 2). No tables.
 
 Dagreou, Moreau, Vaiter, Ablin, "A lower bound and a near-optimal algorithm for bilevel empirical risk minimization",
 AISTATS 2024. Li, Bao, Zhang, Richtarik, "PAGE", ICML 2021.
@@ -35,13 +35,13 @@ class Last(NamedTuple):
 
 
 class ProxSRBA(SingleLoop):
-    r"""One batch at two points in each step, now and then all rows:
+    r"""One batch at two points in each step, and sometimes all rows:
     $x^+ = \mathrm{prox}_{\beta h}(x - \beta D_x)$, where the noise of $D_x$ shrinks with the steps.
 
     **Arguments:**
 
-    - `refresh`: q, the probability of a look at all rows; None: b / (b + N) of the lower rows.
-    - the others are those of `ProxSOBA`, but `average`. Rows must be on the device.
+    - `refresh`: q, the probability of a step with all rows; None: b / (b + N) of the lower rows.
+    - the others are those of `ProxSOBA` except `average`. The rows must fit on the device.
 
     Reference: Dagreou, Moreau, Vaiter, Ablin, AISTATS 2024; Li, Bao, Zhang, Richtarik, ICML 2021.
 
@@ -54,7 +54,7 @@ class ProxSRBA(SingleLoop):
     ...     return jnp.mean(jnp.sum((y - batch["t"]) ** 2, axis=1)) / 2
     >>> problem = Problem(upper, lower, data=Rows(upper={"t": t}, lower={"t": t}))
     >>> result = minimize(problem, jnp.ones(2), jnp.ones(2), ProxSRBA(), steps=500)
-    >>> print(jnp.abs(result.x).max() < 1e-4)  # a noise that does not vanish would be about 1e-2
+    >>> print(jnp.abs(result.x).max() < 1e-4)  # noise that does not vanish would be about 1e-2
     True
     """
 
