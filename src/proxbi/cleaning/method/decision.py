@@ -55,7 +55,7 @@ CLEARLY, SURELY = 2.0, 3.0
 """Standard errors: one of forty control groups, and one of seven hundred, is so much likelier by chance."""
 LIKELIER = 2.0
 """Units of the log-posterior: odds of seven."""
-ENOUGH = 2500
+ENOUGH = 5000
 """Rows without trust that the calibration is found on, by alternation."""
 DRAWS, DRAWN = 16, 1000
 """How many calibrations are drawn, and on how many rows their rates are found."""
@@ -111,7 +111,7 @@ class Signs(NamedTuple):
 
     @property
     def together(self) -> float:
-        """What both gain. Where classes overlap many numbers gain, too; one number does not, for easy rows are right."""
+        """What both gain. Where classes overlap, many numbers gain; one number does not, for easy rows are right."""
         return self.plainly + self.likelier
 
 
