@@ -156,7 +156,9 @@ def decide(scores: Scores, evidence: Evidence, draw: np.random.Generator) -> Dec
     if not len(sure) and signs.plainly > (signs.likelier if signs.pays else 0):
         return _plain(found, explained, scores, labels)
     if _is_noisy(signs, blurred, scores, evidence):
-        return found._replace(noise=noise_model.simplest(noise, belief, labels.take(labelled)))
+        likely = signs.plainly > LIKELIER
+        noise = noise_model.simplest(noise, belief, labels.take(labelled), plain_is_likely=likely)
+        return found._replace(noise=noise)
     little = noise_model.no_noise(evidence.groups, evidence.classes)
     little = noise_model.fit_near(little, blurred.belief(scores)[doubtful], labels.take(doubtful))
     return found._replace(calibration=blurred, noise=little, noisy=False)

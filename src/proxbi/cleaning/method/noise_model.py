@@ -143,15 +143,19 @@ def fit_near(start: Noise, belief: Float[np.ndarray, "rows classes"], labels: La
     return _fit_from(start, belief, labels, 2)[1]
 
 
-def simplest(noise: Noise, belief: Float[np.ndarray, "rows classes"], labels: Labels) -> Noise:
+def simplest(
+    noise: Noise, belief: Float[np.ndarray, "rows classes"], labels: Labels, *, plain_is_likely: bool = False
+) -> Noise:
     """Plain noise, which is the same for all rows of a group, unless this one explains the labels better by as many
-    units as it has more numbers (Akaike).
+    units as it has more numbers (Akaike); if plain noise is an explanation by itself, times half the logarithm of the
+    rows (Bayes).
     """
     classes = belief.shape[1]
     more = 2 + classes + (classes if classes > 2 else 0)  # hard, plausible, by class; and, at the least, C
+    margin = more * float(np.log(labels.repeats.sum())) / 2 if plain_is_likely else float(more)
     plain = fit_near(plainly(noise), belief, labels)
     gain = log_likelihood(judge(noise, belief, labels), labels) - log_likelihood(judge(plain, belief, labels), labels)
-    return noise if gain > more else plain
+    return noise if gain > margin else plain
 
 
 def plainly(noise: Noise) -> Noise:
