@@ -27,6 +27,10 @@ tables no more can be had. The two together need `LIKELIER`. Where noise of many
 log-likelihood by as much as it has numbers (Akaike), or is less likely than noise of one number, this judges: where
 classes overlap, the other may find most labels wrong, and explain them worse.
 
+**Which noise?** The plain one, of one rate for each group, unless many numbers explain the labels better by as many
+units as they are. Where the plain one is an explanation by itself, likelier than none by more than `LIKELIER`, the gain
+must be clear (Bayes): many numbers always find something in belief that is not quite right.
+
 **Decided rows** were picked, mostly where label and belief are about as likely. Beliefs that are too sure there need
 not be so elsewhere, and a calibration that has no more than these rows to go by may be vague enough to explain all
 wrong labels away. So it is dropped for the one by labels alone if that explains all that was seen, the labels of all
