@@ -14,15 +14,22 @@ is the simplest explanation, and kept unless there is a sign against it:
   are. Some do so by chance: `SURELY` is needed if the noise that is then found makes all labels less likely by more
   units than it has numbers;
 - all labels together: trusted ones without noise and the others with it, by a belief that is found on the trusted ones,
-  are likelier by more than `LIKELIER` than all without noise by one belief. The priors of all numbers count.
+  are likelier than all without noise by one belief. The priors of all numbers count. What one number more loses is
+  taken off.
 
 The two explanations by noise need no margin together: it is enough if one is likelier by more units than the other is
-less likely. On clean tables the one number is clearly against noise, however many numbers happen to fit.
+less likely. Many numbers alone are never enough: where classes overlap they gain units on clean labels as well, for an
+overlap and labels that are exchanged there look alike. Noise also hits rows where belief is sure, an overlap does not.
+There one number gains, or loses little; on clean tables it is clearly against noise, and outweighs a gain by chance.
 
 **Without a control group** the explanation of one number needs no margin either: its priors count already, and in small
-tables no more can be had. Noise of many numbers must instead raise the log-likelihood by as much as it has numbers
-(Akaike): hard classes that are given for one another look like it. Where it does not, or is less likely than noise of
-one number, this judges: where classes overlap, the other may find most labels wrong, and explain them worse.
+tables no more can be had. The two together need `LIKELIER`. Where noise of many numbers does not raise the
+log-likelihood by as much as it has numbers (Akaike), or is less likely than noise of one number, this judges: where
+classes overlap, the other may find most labels wrong, and explain them worse.
+
+**Which noise?** The plain one, of one rate for each group, unless many numbers explain the labels better by as many
+units as they are. Where the plain one is an explanation by itself, likelier than none by more than `LIKELIER`, the gain
+must be clear (Bayes): many numbers always find something in belief that is not quite right.
 
 **Decided rows** were picked, mostly where label and belief are about as likely. Beliefs that are too sure there need
 not be so elsewhere, and a calibration that has no more than these rows to go by may be vague enough to explain all
@@ -52,7 +59,7 @@ CLEARLY, SURELY = 2.0, 3.0
 """Standard errors: one of forty control groups, and one of seven hundred, is so much likelier by chance."""
 LIKELIER = 2.0
 """Units of the log-posterior: odds of seven."""
-ENOUGH = 2500
+ENOUGH = 5000
 """Rows without trust that the calibration is found on, by alternation."""
 DRAWS, DRAWN = 16, 1000
 """How many calibrations are drawn, and on how many rows their rates are found."""
@@ -106,6 +113,11 @@ class Signs(NamedTuple):
     pays: bool
     """Whether these raise the log-likelihood by as much as they are."""
 
+    @property
+    def together(self) -> float:
+        """What both gain. Where classes overlap, many numbers gain; one number does not, for easy rows are right."""
+        return self.plainly + self.likelier
+
 
 class Decision(NamedTuple):
     """How a label is judged."""
@@ -131,6 +143,8 @@ def decide(scores: Scores, evidence: Evidence, draw: np.random.Generator) -> Dec
     few, few_labels = _take(scores, some), labels.take(some)
     blurred = calibrate(few, evidence.targets(some), evidence.usual, calibration.VAGUE_SD, calibration.CLASS_SD)
     explained = noise_model.explain(few, few_labels, evidence.groups, evidence.usual, blurred)
+    if not len(sure):
+        explained = noise_model.explain_longer(explained, few, few_labels, evidence.usual)
     sharp, noise = _by_trusted(explained, scores, evidence)
     if evidence.decided.any():
         by_labels = explained.sharp, _noise(explained.sharp, explained.noise, scores, evidence)
@@ -146,7 +160,9 @@ def decide(scores: Scores, evidence: Evidence, draw: np.random.Generator) -> Dec
     if not len(sure) and signs.plainly > (signs.likelier if signs.pays else 0):
         return _plain(found, explained, scores, labels)
     if _is_noisy(signs, blurred, scores, evidence):
-        return found._replace(noise=noise_model.simplest(noise, belief, labels.take(labelled)))
+        likely = signs.plainly > LIKELIER
+        noise = noise_model.simplest(noise, belief, labels.take(labelled), plain_is_likely=likely)
+        return found._replace(noise=noise)
     little = noise_model.no_noise(evidence.groups, evidence.classes)
     little = noise_model.fit_near(little, blurred.belief(scores)[doubtful], labels.take(doubtful))
     return found._replace(calibration=blurred, noise=little, noisy=False)
@@ -257,8 +273,8 @@ def _is_noisy(signs: Signs, blurred: Calibration, scores: Scores, evidence: Evid
     if np.any(labels.truth != labels.given):
         return True
     if not control.any():
-        return signs.plainly > 0 or signs.pays
-    if max(signs.plainly, signs.likelier) > LIKELIER or signs.plainly + signs.likelier > 0:
+        return signs.plainly > 0 or signs.together > LIKELIER
+    if signs.plainly > LIKELIER or signs.together > 0:
         return True
     possible = signs.likelier > -noise_model.numbers(evidence.groups, evidence.classes)
     return _apart_by(blurred, scores, evidence) > (CLEARLY if possible else SURELY)

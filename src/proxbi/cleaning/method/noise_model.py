@@ -27,7 +27,8 @@ the labels alone cannot tell. Trusted rows can, for their labels have no noise: 
 normal prior; then the noise is fitted to the other labels (C by expectation maximisation, the rest by Newton-like
 steps). The centre of the prior comes from the other labels, by alternating the two: noise given the calibration, then
 the calibration given the class that each row probably has. This starts with sharp belief and stops early, which is the
-assumption of confident learning: most rows of a class look like it. Without trusted rows it is all there is.
+assumption of confident learning: most rows of a class look like it. Without trusted rows it is all there is, and goes
+on for longer where that makes the labels likelier.
 """
 
 from typing import NamedTuple
@@ -47,6 +48,7 @@ from proxbi.cleaning.method.calibration import (
     Offset,
     Scores,
     calibrate,
+    log_prior,
     without_noise,
 )
 from proxbi.cleaning.method.label_noise import estimate_confusion
@@ -141,15 +143,19 @@ def fit_near(start: Noise, belief: Float[np.ndarray, "rows classes"], labels: La
     return _fit_from(start, belief, labels, 2)[1]
 
 
-def simplest(noise: Noise, belief: Float[np.ndarray, "rows classes"], labels: Labels) -> Noise:
+def simplest(
+    noise: Noise, belief: Float[np.ndarray, "rows classes"], labels: Labels, *, plain_is_likely: bool = False
+) -> Noise:
     """Plain noise, which is the same for all rows of a group, unless this one explains the labels better by as many
-    units as it has more numbers (Akaike).
+    units as it has more numbers (Akaike); if plain noise is an explanation by itself, times half the logarithm of the
+    rows (Bayes).
     """
     classes = belief.shape[1]
     more = 2 + classes + (classes if classes > 2 else 0)  # hard, plausible, by class; and, at the least, C
+    margin = more * float(np.log(labels.repeats.sum())) / 2 if plain_is_likely else float(more)
     plain = fit_near(plainly(noise), belief, labels)
     gain = log_likelihood(judge(noise, belief, labels), labels) - log_likelihood(judge(plain, belief, labels), labels)
-    return noise if gain > more else plain
+    return noise if gain > margin else plain
 
 
 def plainly(noise: Noise) -> Noise:
@@ -182,6 +188,25 @@ def explain(scores: Scores, labels: Labels, groups: int, usual: Calibration, blu
     assert noise is not None
     halfway = now._replace(sharpness=(now.sharpness + centre.sharpness) / 2)
     return Explained(now, halfway, noise, plain, centre, plainly_likelier)
+
+
+def explain_longer(explained: Explained, scores: Scores, labels: Labels, usual: Calibration) -> Explained:
+    """The same after more rounds of the alternation, if these labels are then likelier, priors included.
+
+    Stopping early keeps belief sharp, which is an assumption. Trusted rows correct it; without any, the labels must.
+    """
+    now, noise = explained.sharp, explained.noise
+    for _ in range(MOST_ROUNDS):
+        targets = true_classes(judge(noise, now.belief(scores), labels), labels)
+        now = calibrate(scores, targets, usual, VAGUE_SD, start=now)
+        noise = fit_near(noise, now.belief(scores), labels)
+
+    def likely(calibration: Calibration, noise: Noise) -> float:
+        found = log_likelihood(judge(noise, calibration.belief(scores), labels), labels)
+        return found + log_prior(calibration, usual) - price(noise)
+
+    longer = likely(now, noise) > likely(explained.sharp, explained.noise)
+    return explained._replace(sharp=now, noise=noise) if longer else explained
 
 
 def offset_of(noise: Noise, belief: Float[np.ndarray, "rows classes"], labels: Labels) -> Offset:
