@@ -24,11 +24,6 @@ TOOLS = {
     *("Evaluation", "Outcome", "Direct", "Optax", "OutsideInterval"),
 }
 """Names in those modules that are no method: base classes, records, and what puts methods together."""
-OPEN = (
-    *("proxbi.solvers.adaptive", "proxbi.hypergradient.implicit", "proxbi.hypergradient.penalty", "proxbi.rows"),
-    *("proxbi.certificate", "proxbi.cleaning.method.clean", "proxbi.distributed"),
-)
-"""Modules in whose docstrings something is still missing."""
 _SEEN_AT = re.compile(r"Examples?: `([\w.]+)`")
 _VALUE = re.compile(r"^(The|A|An|Whether|How|Where|One|Two|All|Each|`|\$|f|g|\|)\b|^[`$|]")
 """First sentences that are the value itself: "The seed of ...", "Whether ..."."""
@@ -58,9 +53,8 @@ def missing(name: str) -> list[str]:
 
 
 def lacking() -> dict[str, list[str]]:
-    """What is missing, by name, but for what is known to be open."""
-    names = (name for name in public() if not str(getattr(_thing(name), "__module__", "")).startswith(OPEN))
-    return {name: found for name in names if (found := missing(name))}
+    """What is missing, by name."""
+    return {name: found for name in public() if (found := missing(name))}
 
 
 def _thing(name: str) -> Any:

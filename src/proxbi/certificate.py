@@ -94,7 +94,7 @@ class Bounds:
 
 
 class Certificate(NamedTuple):
-    """What is known about a point."""
+    """What is known about a point. Example: `certify`."""
 
     stationarity: Scalar
     """|d + s| + hypergradient_error: a bound of dist(0, d(Phi + h)(x)) if `guaranteed`, else an estimate of one."""
@@ -125,8 +125,19 @@ class Certificate(NamedTuple):
 def certify(
     problem: Problem, x: PyTree, y: PyTree, v: PyTree, subgradient: PyTree, bounds: Bounds | None = None
 ) -> Certificate:
-    """The certificate of x with y ~ y*(x), v ~ g_yy^-1 f_y and a `subgradient` in dh(x); guaranteed if `bounds` are
-    given.
+    """The certificate of a point: dist(0, d(Phi + h)(x)) <= |d + s| + |d - grad Phi(x)|, see `Certificate`.
+
+    **Arguments:**
+
+    - `problem`: the problem.
+    - `x`: the upper variable.
+    - `y`: close to the lower solution y*(x).
+    - `v`: close to the adjoint g_yy^-1 f_y.
+    - `subgradient`: an element s of dh(x).
+    - `bounds`: constants of the problem. With them the certificate is guaranteed; without, the error is estimated, by
+      solving for y and v much more accurately.
+
+    **Returns:** the `Certificate`.
 
     >>> from proxbi.analytic import scalar_problem
     >>> x, y, v = jnp.array(2.5), jnp.array(2.4), jnp.array(0.2)  # y* = 2.5, v* = 0.25, grad Phi = 0.5

@@ -125,6 +125,9 @@ class Implicit(ControlledHypergradient):
     - `damping`: solve the lower level with $g + \tfrac{damping}{2} |y|^2$ instead of g, for a g that is convex but
       not strongly convex. Then y, the hypergradient and the certificate are those of this problem, not of yours.
 
+    References: J. Nocedal, S. Wright, "Numerical Optimization", 2006 (inexact Newton, CG and negative curvature);
+    J. Morales, J. Nocedal, "Automatic preconditioning by limited memory quasi-Newton updating", 2000.
+
     >>> from proxbi.analytic import scalar_problem
     >>> problem, x = scalar_problem(), jnp.array(3.0)
     >>> hypergradient = Implicit()

@@ -91,6 +91,8 @@ class Penalty(ControlledHypergradient):
     References: J. Kwon, D. Kwon, S. Wright, R. Nowak, "A fully first-order method for stochastic bilevel optimization",
     2023 (F2SA); L. Chen, Y. Ma, J. Zhang, "Near-optimal nonconvex-strongly-convex bilevel optimization with fully
     first-order oracles", 2025 (F2BA).
+
+    Example: `PenaltyProxBiO`.
     """
 
     penalty: _check.Number | None = eqx.field(

@@ -20,10 +20,14 @@ T = TypeVar("T")
 class Batch(eqx.Module):
     """Some rows, and which: `batch["features"]` are leaves of `rows`, `x[batch.index]` the entries of x that belong to
     them.
+
+    Example: `Rows`.
     """
 
     rows: PyTree
+    """The rows, along the first axis of each leaf."""
     index: Int[Array, " batch"]
+    """Their numbers."""
     of: int = eqx.field(static=True, default=0)
     """The number of rows in total; 0 if unknown."""
 
@@ -110,7 +114,20 @@ class Rows(eqx.Module):
 
 
 def mean_over_blocks(function: Callable[[Batch], T], rows: Batch, size: int) -> T:
-    """The mean of `function` over all rows, which it sees in blocks of `size`: memory is that of one block."""
+    """The mean of `function` over all rows, which it sees in blocks of `size`: memory is that of one block.
+
+    **Arguments:**
+
+    - `function`: of a batch, with a pytree of means over its rows as value.
+    - `rows`: all rows, as one batch.
+    - `size`: how many rows `function` sees at a time.
+
+    **Returns:** what `function` would give for all rows at once.
+
+    >>> rows = Batch({"z": jnp.arange(5.0)}, jnp.arange(5))
+    >>> print(mean_over_blocks(lambda batch: jnp.mean(batch["z"]), rows, 2))
+    2.0
+    """
     count, whole = len(rows), len(rows) // size
 
     def block(number: Any) -> Any:

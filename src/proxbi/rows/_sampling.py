@@ -29,8 +29,14 @@ _GOLDEN, _MIX_1, _MIX_2 = 0x9E3779B9, 0x85EBCA6B, 0xC2B2AE35  # of Fibonacci has
 
 
 class Sampling(eqx.Module):
-    """Batches of `batch` rows out of `rows`: `"epochs"` goes through all of them in a new order each time,
-    `"replacement"` draws each row independently.
+    """Batches of `batch` rows out of `rows`, by number.
+
+    **Arguments:**
+
+    - `batch`: how many rows there are in a batch.
+    - `rows`: how many there are in all.
+    - `order`: `"epochs"` goes through all of them in a new order each time, `"replacement"` draws each row
+      independently.
 
     >>> sampling = Sampling(4, 12)
     >>> seed = seed_of(jax.random.key(0))
@@ -65,7 +71,7 @@ class Sampling(eqx.Module):
 
 
 def seed_of(key: PRNGKeyArray) -> Seed:
-    """Two words that all batches of a run are drawn by."""
+    """Two words that all batches of a run are drawn by, from a `key` of `jax.random`. Example: `Sampling`."""
     return jax.random.bits(key, (2,), jnp.uint32)
 
 

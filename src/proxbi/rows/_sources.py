@@ -23,6 +23,15 @@ class RowSource(ABC):
 
     `len(source)` is the number of rows; `take(indices)` and `block(start, stop)` return a pytree of NumPy arrays with
     these rows along their first axis.
+
+    >>> class Squares(RowSource):
+    ...     def __len__(self):
+    ...         return 10
+    ...
+    ...     def take(self, indices):
+    ...         return {"square": np.asarray(indices) ** 2}
+    >>> Squares().block(2, 5)["square"].tolist()
+    [4, 9, 16]
     """
 
     @abstractmethod
@@ -46,9 +55,14 @@ class RowSource(ABC):
 
 
 class ArrayRows(eqx.Module):
-    """Arrays on the device, rows along their first axis: a pytree, so that compiled code can take from it."""
+    """Arrays on the device, rows along their first axis: a pytree, so that compiled code can take from it.
+
+    >>> ArrayRows({"t": jnp.arange(5)}).take(jnp.array([3, 1]))["t"].tolist()
+    [3, 1]
+    """
 
     rows: PyTree
+    """The arrays."""
 
     def __len__(self) -> int:
         return int(jax.tree.leaves(self.rows)[0].shape[0])
@@ -59,10 +73,16 @@ class ArrayRows(eqx.Module):
 
 
 class MemmapRows(RowSource):
-    """A pytree of arrays of which some are `np.memmap`: only the rows of a batch are read."""
+    """A pytree of arrays of which some are `np.memmap`: only the rows of a batch are read.
+
+    **Arguments:**
+
+    - `rows`: the arrays, with as many rows each.
+
+    Example: `MapRows`, which is used in the same way.
+    """
 
     def __init__(self, rows: PyTree):
-        """`rows` as given."""
         lengths = sorted({len(leaf) for leaf in jax.tree.leaves(rows)})
         if len(lengths) > 1:
             raise RowError(f"all arrays must have as many rows, got {' and '.join(f'{n:,}' for n in lengths)}.")
@@ -97,10 +117,17 @@ def _file(leaf: np.memmap) -> tuple[str, int]:
 
 
 class MapRows(RowSource):
-    """A data set with `len(data)` and `data[i]`, each row a pytree of arrays and numbers (map-style)."""
+    """A data set with `len(data)` and `data[i]`, each row a pytree of arrays and numbers (map-style).
+
+    **Arguments:**
+
+    - `data`: the data set.
+
+    >>> MapRows([{"t": 5}, {"t": 6}, {"t": 7}]).take(np.array([2, 0]))["t"].tolist()
+    [7, 5]
+    """
 
     def __init__(self, data: Any):
-        """`data` as given."""
         self.data = data
 
     def __len__(self) -> int:
@@ -114,10 +141,16 @@ class MapRows(RowSource):
 class IterableRows(RowSource):
     """Batches that come as they come: a loader that yields pytrees of arrays. Rows have no numbers there (they are -1),
     so x cannot hold an entry for each, and a run cannot be resumed.
+
+    **Arguments:**
+
+    - `batches`: the loader. Where it ends it is started again, unless it is an iterator.
+
+    >>> IterableRows([{"t": np.array([1, 2])}]).take(np.array([0, 0]))["t"].tolist()
+    [1, 2]
     """
 
     def __init__(self, batches: Iterable[PyTree]):
-        """`batches` may end: then it is started again, unless it is an iterator."""
         self.batches = batches
         self._now: Iterator[PyTree] = iter(batches)
 

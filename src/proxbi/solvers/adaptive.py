@@ -120,6 +120,11 @@ class AdaptiveProxBiO(Solver):
     - `hypergradient`: `Implicit()` (Newton and CG), `Penalty()` (gradients only), or one of your own.
     - `memory`: how many pairs the model of Phi keeps, at most; fewer where x is very large.
 
+    References: Z. Chen, B. Kailkhura, Y. Zhou, "An accelerated proximal algorithm for regularized nonconvex and
+    nonsmooth bi-level optimization", 2023 (the prox on the upper level); J. Lee, Y. Sun, M. Saunders, "Proximal
+    Newton-type methods for minimizing composite functions", 2014; S. Becker, J. Fadili, P. Ochs, "On quasi-Newton
+    forward-backward splitting", 2019 (the step).
+
     >>> from proxbi import L1, minimize
     >>> problem = Problem(lambda x, y: jnp.sum((y - 2) ** 2), lambda x, y: jnp.sum((y - x) ** 2), L1(1.0))
     >>> result = minimize(problem, jnp.zeros(2), jnp.zeros(2), AdaptiveProxBiO(), tol=1e-4)
@@ -361,6 +366,13 @@ def _linear(found: Evaluation) -> LinearInfo:
 
 def PenaltyProxBiO(penalty: float | None = None, memory: int = _MEMORY) -> AdaptiveProxBiO:
     """`AdaptiveProxBiO(Penalty(penalty), memory)`: the default solver without second derivatives.
+
+    **Arguments:**
+
+    - `penalty`: a fixed lambda; None chooses it.
+    - `memory`: as in `AdaptiveProxBiO`.
+
+    **Returns:** the solver. Reference: J. Kwon, D. Kwon, S. Wright, R. Nowak, 2023 (F2SA), see `Penalty`.
 
     >>> from proxbi import minimize
     >>> from proxbi.analytic import scalar_problem

@@ -57,6 +57,7 @@ def clean(
 
     - `features`: finite, and scaled so that distances mean something.
     - `labels`: class indices 0..classes-1, some of them wrong.
+    - `classes`: how many classes there are.
     - `trusted`: the rows whose labels are right. Without any, noisy rows judge noisy rows, and a warning says so.
     - `groups`: the annotator or source 0, 1, ... of each row; each has its own noise rate.
     - `sample_weight`: the weight of each row.
@@ -72,6 +73,8 @@ def clean(
       block of rows (`all_rows.py`).
     - `seed`: the same seed gives the same result.
     - `progress`: called with a stage and the share of the work that is done.
+
+    **Returns:** a `Cleaned`: the labels that are probably wrong, quality and weight of each row, and rates of noise.
 
     >>> draw = np.random.default_rng(0)
     >>> labels = np.arange(120) % 2
