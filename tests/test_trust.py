@@ -302,6 +302,37 @@ def test_a_hypergradient_of_zero_at_x0_is_a_flat_start(f: str, g: str, x0: float
     np.testing.assert_array_equal(result.x, vector(x0))
 
 
+@pytest.mark.slow
+def test_a_network_in_the_lower_level_is_trained_from_y0_and_followed() -> None:
+    """Random weights are far from any minimiser: LOWER_UNSOLVED at x0, with steps that grew while they were cut."""
+    keys = jax.random.split(jax.random.key(1), 4)
+    rows = jax.random.normal(keys[0], (200, 4))
+    aim = jnp.tanh(2 * rows[:, 0]) + 0.3 * rows[:, 1] ** 2 + 0.2 * jax.random.normal(keys[1], (200,))
+
+    def loss(y: Any, data: Any, part: slice) -> Any:
+        hidden = jnp.tanh(data["rows"][part] @ y["in"] + y["bias"][None])
+        return jnp.mean((hidden @ y["out"] - data["aim"][part]) ** 2)
+
+    def lower(x: Any, y: Any, data: Any) -> Any:
+        decay = sum(jnp.exp(x[name]) * jnp.sum(y[name] ** 2) for name in x)
+        return loss(y, data, slice(0, 50)) + decay + 1e-2 * jnp.sum(y["bias"] ** 2)
+
+    problem = Problem(
+        lambda x, y, data: loss(y, data, slice(50, 200)), lower, Box(-8.0, 2.0), data={"rows": rows, "aim": aim}
+    )
+    y0 = {
+        "in": jax.random.normal(keys[2], (4, 16)) / 2,
+        "bias": jnp.zeros(16),
+        "out": jax.random.normal(keys[3], (16,)) / 4,
+    }
+    result = minimize(problem, {"in": jnp.array(-5.0), "out": jnp.array(-5.0)}, y0, throw=False)
+    assert result.steps > 1
+    assert result.objective <= result.history[0]["objective"]
+    assert "local minimiser" in result.sentence
+    slope = jax.grad(lambda y: lower(result.x, y, problem.data))(result.y)
+    assert max(float(jnp.max(jnp.abs(leaf))) for leaf in jax.tree.leaves(slope)) < 1e-3
+
+
 VARIANTS = {
     "constant": {"shift": 1e3},
     "large constant": {"shift": 1e6},  # PRECISION at stationarity 1.1

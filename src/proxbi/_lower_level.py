@@ -75,6 +75,8 @@ class Lower(NamedTuple):
     """|N|: a bound of dist(0, g_y + dr)."""
     length: Scalar
     """Of the Newton step that led here, before it was shortened."""
+    part: Scalar
+    """Of that, which was taken; 1 with r, where it does not matter."""
     calls: Int[Array, ""]
     """Gradients that it took."""
     shortened: Bool[Array, ""]
@@ -132,7 +134,7 @@ def look(problem: Problem, x: PyTree, y: PyTree, probe: Probe | None) -> tuple[L
     zero, no = jnp.zeros((), jnp.result_type(*jax.tree.leaves(y))), jnp.asarray(False)
     if probe is None:
         level, slope = problem.value_and_grad_lower(x, y)
-        start = Lower(y, level.astype(zero.dtype), slope, _tree.norm(slope), zero, jnp.int32(1), no, no, no)
+        start = Lower(y, level.astype(zero.dtype), slope, _tree.norm(slope), zero, zero + 1, jnp.int32(1), no, no, no)
         return start, None, Counts(grad_lower=1)
     probe = _probed(problem.hvp(x, y), probe)
     lower = _arrive(problem, x, y, probe.step_size, jnp.int32(_FIRST_BURST))
@@ -192,6 +194,7 @@ def advance(problem: Problem, x: PyTree, lower: Lower, w: PyTree, wanted: Bool[A
             new.gradient,
             _tree.norm(new.gradient),
             _tree.norm(w),
+            new.length,
             new.tries,
             shortened,
             lower.unsettled,
@@ -270,7 +273,7 @@ def _arrive(problem: Problem, x: PyTree, u: PyTree, s: Scalar, burst: Int[Array,
     unsettled = ~rounded & (mismatch > _MATCH * s * left)
     level = (value + problem.lower_penalty(x, y)).astype(s.dtype)
     zero, no = jnp.zeros_like(s), jnp.asarray(False)
-    return Lower(y, level, slope, residual, zero, jnp.int32(2), ~rounded, unsettled, no, z, s, burst)
+    return Lower(y, level, slope, residual, zero, zero + 1, jnp.int32(2), ~rounded, unsettled, no, z, s, burst)
 
 
 def _projection(problem: Problem, x: PyTree, lower: Lower) -> Matvec:

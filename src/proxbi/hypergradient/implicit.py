@@ -56,7 +56,8 @@ _LOOSEST, _TIGHTEST = 0.3, 1e-6  # accuracies of a first round: looser ones teac
 _LARGEST_RESIDUAL = 0.1  # of the adjoint equation, relative to its right side
 _MOST_ROUNDS = 4
 _MOST_NEWTON_STEPS = 50
-_PATIENCE = 10  # Newton steps, from which on each is twice as accurate: CG may have missed a direction that is flat
+_AMONG_SADDLES = 4  # times as many where g is not convex: most of them only lead to where it is
+_PATIENCE = 10  # Newton steps on a convex g, from which on each is twice as accurate: CG may miss flat directions
 _SLACK = 1.5  # beyond the accuracy of the last Newton step, for its error: the next step would cost as much again
 _SHRINKS = 0.5  # Newton steps that do not fall below this part of the last one may have no end: g has no minimiser
 _PASSES = 20  # over y, for each pair and call of the preconditioner, as measured
@@ -255,7 +256,8 @@ def _correction(
     unit = jnp.where(scale > 0, scale, 1)
     known = jnp.where(adjoint, at.sizes[1], at.sizes[0]) / unit
 
-    beyond = jnp.where(adjoint, 0, jnp.maximum(at.newton - _PATIENCE, 0)).astype(scale.dtype)
+    convex = ~adjoint & (at.found.saddles == 0)
+    beyond = jnp.where(convex, jnp.maximum(at.newton - _PATIENCE, 0), 0).astype(scale.dtype)
 
     def left(cg: Krylov) -> Scalar:
         return jnp.sqrt(jnp.maximum(cg.decrease, 0) * jnp.where(cg.iterations > 0, cg.longest, at.longest))
@@ -292,7 +294,7 @@ def _leaving(e: _Correction, at: _At, adjoint: Array) -> _Correction:
 
     def left() -> PyTree:
         size, newton, y = _tree.norms(p, e.step, at.found.y)
-        far = jnp.maximum(_ESCAPE * y, _GROWTH * at.length)
+        far = jnp.maximum(_ESCAPE * y, _GROWTH * at.lower.part * at.length)
         far = jnp.where(far > 0, far, 1)
         kept = jnp.where(adjoint, 0, jnp.where(newton > far, ratio(far, newton), 1))
         along = jnp.where(saddle, jnp.where(adjoint, -1, 1) * ratio(far, size), 0)
@@ -312,7 +314,8 @@ def _after_newton(problem: Problem, x: PyTree, at: _At, e: _Correction) -> _At:
     on_the_way = at.lower.unsettled | (e.saddle if problem.lower_regularizer is None else flat)
     ended = needless | ((step <= LAST_DIGITS * eps * size) & ~(new.unsettled | on_the_way))
     finite = jnp.isfinite(new.level) & jnp.isfinite(new.residual) & jnp.isfinite(step)
-    given_up = (at.newton + 1 >= _MOST_NEWTON_STEPS) | new.failed
+    most = jnp.where(at.found.saddles > 0, _AMONG_SADDLES, 1) * _MOST_NEWTON_STEPS
+    given_up = (at.newton + 1 >= most) | new.failed
     status = jnp.where(on_the_way, int(LinearStatus.OK), e.cg.status)
     unsolved = ((status == int(LinearStatus.BUDGET)) | given_up) & ~ended
     outcome = jnp.where(finite, _broken(status), int(Outcome.NONFINITE))

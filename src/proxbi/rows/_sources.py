@@ -1,6 +1,5 @@
 """Where rows come from: arrays on the device, files mapped into memory, data sets with `len` and `[i]`, iterables."""
 
-import os
 from abc import ABC, abstractmethod
 from collections.abc import Iterable, Iterator
 from typing import Any
@@ -107,8 +106,18 @@ class MemmapRows(RowSource):
     def _require_files(self) -> None:
         """Refuse a file that has been cut: the system kills a process that reads what was behind its end."""
         for path, size in self._files:
-            if os.path.exists(path) and os.path.getsize(path) < size:
+            if _length(path) < size:
                 raise RowError(f"{path} has become shorter since it was opened: open it again.")
+
+
+def _length(path: str) -> float:
+    """The bytes of a file, as NumPy sees them; infinite where it was deleted, which does not harm those who map it."""
+    try:
+        return np.memmap(path, np.uint8, "r").size
+    except FileNotFoundError:
+        return np.inf
+    except ValueError:  # an empty file cannot be mapped
+        return 0
 
 
 def _file(leaf: np.memmap) -> tuple[str, int]:
