@@ -1,9 +1,9 @@
 r"""Many penalties at once: the bilevel problem, and a hypergradient that is exact on the face.
 
     x = (all, lean, own)   the log penalty of unit g is all - lean size_g + own_g, in each fold with its own sizes
-    upper level            f(x, u) = mean over the folds of the loss on the validation rows of the fold lower level
-    u*(x), the penalised fits of all folds (`lower.py`) h(x)                   = strength / 2 |own|^2: the penalties are
-    pulled to the line all - lean size_g
+    upper level            f(x, u) = mean over the folds of the loss on the validation rows of the fold
+    lower level            u*(x), the penalised fits of all folds (`lower.py`)
+    h(x)                   = strength / 2 |own|^2: the penalties are pulled to the line all - lean size_g
 
 Sizes are log variances of coefficients, estimated with one penalty for all (`sizes.py`). With lean = 0 they play no
 part. Entries of x may be missing: then there is no lean, or all penalties are on the line.

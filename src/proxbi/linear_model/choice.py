@@ -4,8 +4,8 @@ Each fold in turn is held out. All candidates choose their penalties by the othe
 held-out ones, and are judged by these. Unlike the cross-validated loss of the penalties themselves, this loss shows how
 far the choice of many penalties overfits the rows that it was made on.
 
-Candidates are ordered from few degrees of freedom to many, and each has to be better than the best before it by more
-than a standard error. Fits of different folds share most of their rows, so the spread over folds underestimates it; the
+Candidates are ordered from few degrees of freedom to many, and a later one is chosen only if it is better by more than
+a standard error. Fits of different folds share most of their rows, so the spread over folds underestimates it; the
 correction is that of Nadeau and Bengio, "Inference for the generalization error", Machine Learning 52 (2003).
 """
 
