@@ -23,7 +23,7 @@ PRECISIONS = (ON_THE_LINE, 10.0, 1.0)
 LEAST_GAIN = 1e-6  # of the loss: if no penalty is needed, all candidates are equal up to rounding
 DEFAULT_PRECISION = ON_THE_LINE  # if no rows are left to choose by
 MOST_ENTRIES = 700  # coefficients of a ridge regression, for which "auto" tries several penalties: minutes of work
-MOST_OWN = 300  # penalties, for which "auto" tries some off the line: they were seen to help when they are few
+MOST_OWN = 300  # features, up to which "auto" tries penalties off the line: these were seen to help when they are few
 
 Per = str
 Ties = dict[Per, Int[np.ndarray, " units"]]

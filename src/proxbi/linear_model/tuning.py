@@ -128,7 +128,7 @@ def many_penalties(
     """A penalty for each value of `tie`, from one penalty for all: for each precision of the prior, each from the
     solution of the one before. None is no prior.
 
-    The prior says that log penalties scatter around a line, all - lean size, with variance 1 / precision; an infinite
+    Under the prior, log penalties scatter around a line, all - lean size, with variance 1 / precision; an infinite
     precision leaves only the line. Added to a mean of n losses, each of which is (up to a constant) a negative
     log-likelihood of noise of variance s2, it has the strength precision * s2 / n. The losses at one penalty estimate
     s2; those of classes are likelihoods, and s2 is 1.

@@ -204,7 +204,8 @@ class AdaptiveProxBiO(Solver):
 
 
 def _after(state: AdaptiveState, new: Point, convex: bool) -> tuple[AdaptiveState, Bool[Array, ""]]:
-    """The state after the evaluation of the trial point, and whether that was accepted; `convex` says whether h is."""
+    """The state after the evaluation of the trial point, and whether that was accepted; `convex`: whether h is
+    convex."""
     old, stays = state.at, ~state.started | state.steering.refine
     dx, dd = _tree.subtract(new.x, old.x), _tree.subtract(new.found.grad, old.found.grad)
     move, length = _move(old, new, dx, convex, state.steering.refined), _tree.norm(dx)
