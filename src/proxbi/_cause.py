@@ -1,9 +1,9 @@
-"""Why a run broke down: a second look, on the host, at the point where the solver gave up.
+"""Why a run broke down: a check, on the host, of the point where the solver gave up.
 
-A compiled program reports what its arithmetic met: a curvature that is not positive, a gradient that does not fall, a
-number that is not finite. What lies behind it takes products and lines of its own, and is worth their time once a run
-has failed: whether g is concave, flat or kinked at the y where the search for y* ended, and which function is not
-finite at the start.
+A compiled program reports a symptom: a curvature that is not positive, a gradient that does not fall, a number that is
+not finite. Finding the cause takes further products and line probes, which are worth their time once a run has failed:
+whether g is concave, flat or kinked at the y where the search for y* ended, and which function is not finite at the
+start.
 """
 
 from collections.abc import Iterator
@@ -29,17 +29,17 @@ from proxbi.theory.lanczos import lower_spectrum
 from proxbi.theory.probes import steepness
 
 _PRODUCTS = 30  # with g_yy, for the range of its curvatures
-_NEGATIVE = 1e-8  # of the largest curvature: a Ritz value further below 0 is no rounding
+_NEGATIVE = 1e-8  # of the largest curvature: a Ritz value further below 0 is not rounding
 _FLAT = 1e-12  # of the largest curvature: a smaller one cannot be distinguished from 0
-_COLLAPSED = 1e-6  # of the curvature at y0: where less is left of it, the search ran to where g is flat
-_ACCURACY = 0.1  # of the hypergradient at the end of that search: all that matters is its y
-_FALLEN = 1e-3  # of the stationarity at x0: a run that rounding stops gets further than that
-_UNEXPLAINED = 1e6  # times what slopes explain: no error of a hypergradient is that large
-_LINES = "abc"  # along which kinks are looked for
+_COLLAPSED = 1e-6  # of the curvature at y0: if less is left of it, the search went to a region where g is flat
+_ACCURACY = 0.1  # of the hypergradient at the end of that search: only its y matters
+_FALLEN = 1e-3  # of the stationarity at x0: a run stopped by rounding gets further than that
+_UNEXPLAINED = 1e6  # times the fall that slopes explain: no error of a hypergradient is that large
+_LINES = "abc"  # along which kinks are searched for
 _REACH = 0.1  # of the size of y: how far away from it
 _WEAKEST = 1e-9  # a regularizer that keeps x at 0 even with this factor is a constraint
 _HALVINGS = 12  # of the range of that factor, in its logarithm: two digits
-_LOCAL = 1e-12  # of a step along the slope: so short that an h that is not convex is what it is near 0
+_LOCAL = 1e-12  # of a step along the slope: so short that a nonconvex h behaves as it does near 0
 _LOCAL_MINIMISER = (
     "The lower objective is not convex in y: negative curvature was met. y is a local minimiser, followed as "
     "x changes; from another y0 there may be another one."
@@ -51,7 +51,7 @@ _BRANCH_ENDS = (
 
 
 def named(problem: Problem, solver: Solver, result: Result) -> Result:
-    """The result with the status and the notes that fit what is seen at its end."""
+    """The result with the status and the notes that fit its last point."""
     if (local := _local(result)) is not None:
         result = replace(result, notes=(*result.notes, local))
     if not result.status.failed:
@@ -68,7 +68,7 @@ def named(problem: Problem, solver: Solver, result: Result) -> Result:
 
 
 def _local(result: Result) -> str | None:
-    """What is to be said where y is a minimiser that was found by way of negative curvature."""
+    """The note for a y that is a minimiser found through negative curvature."""
     state = result.state.state
     if not isinstance(state, AdaptiveState) or result.status is Status.LOWER_UNSOLVED or not result.steps:
         return None
@@ -78,15 +78,15 @@ def _local(result: Result) -> str | None:
 
 
 def _unclear(result: Result) -> bool:
-    """Whether the lower level may be to blame. Rounding is, if the stationarity has fallen far before it stopped."""
+    """Whether the lower level may be to blame. After a large fall of the stationarity, rounding is."""
     if result.status is Status.PRECISION:
         return result.stationarity > _FALLEN * result.history[0]["stationarity"]
     return result.status in (Status.NEGATIVE_CURVATURE, Status.LOWER_UNSOLVED, Status.NONSMOOTH)
 
 
 def _spent(result: Result) -> bool:
-    """Whether the slope, over a distance as long as x or as the way from x0, is less than half of the digits of the
-    objective: a kink or a lower level that is at fault shows at larger slopes. So end runs that started at an answer.
+    """Whether the slope, over a distance as long as x or as the path from x0, is less than half of the digits of the
+    objective: a kink or a bad lower level shows at larger slopes. Runs that started at a solution end like this.
     """
     eps = float(jnp.finfo(jnp.result_type(*jax.tree.leaves(result.x))).eps)
     state = result.state.state
@@ -96,8 +96,8 @@ def _spent(result: Result) -> bool:
 
 def _jumped(result: Result) -> bool:
     """Whether the objective fell by far more than the slopes of all accepted points add up to over the distance from
-    x0: from one plateau to another, over all that lies between. Within the first radius of x0 there is no jump: a run
-    that starts at an answer ends there, and the fall is rounding.
+    x0: from one plateau to another, over everything between. Within the first radius of x0 there is no jump: a run that
+    starts at a solution ends there, and the fall is rounding.
     """
     state = result.state.state
     if not isinstance(state, AdaptiveState) or not result.history:
@@ -108,8 +108,8 @@ def _jumped(result: Result) -> bool:
 
 
 def _emptied(problem: Problem, result: Result) -> Iterator[str]:
-    """What is to be said where all of x is 0, and would not be with a weaker regularizer: its strength may be meant for
-    an objective of another scale, as that of a sum is where there is a mean.
+    """The note if all of x is 0 and would not be with a weaker regularizer: its strength may be meant for an objective
+    of another scale, such as a sum in place of a mean.
     """
     state = result.state.state
     s = state.at.subgradient if isinstance(state, AdaptiveState) else getattr(state, "subgradient", None)
@@ -133,8 +133,8 @@ def _emptied(problem: Problem, result: Result) -> Iterator[str]:
 
 @_compile.jit
 def _released(h: Regularizer, s: PyTree, step: float, factor: float) -> Array:
-    """Whether factor * h would let some of x go from 0, where h holds it against the slope s. For an h that is not
-    convex, the short step tells whether 0 is a local minimiser.
+    """Whether factor * h would let some of x leave 0, where h holds it against the slope s. For a nonconvex h, the
+    short step shows whether 0 is a local minimiser.
     """
     moved = (factor * h).prox(_tree.scale(step, s), step)
     return jnp.any(jnp.stack([jnp.any(leaf != 0) for leaf in jax.tree.leaves(moved)]))
@@ -154,12 +154,13 @@ def _cause(problem: Problem, x: PyTree, y: PyTree, status: Status) -> Status:
     end = _Curvatures.at(problem, x, y)
     if not np.isfinite(end).all():
         return status
-    # With a regularizer g may be flat across the active face: there only what CG met on the face is evidence.
+    # With a regularizer g may be flat across the active face: there only the curvature that CG met on the face is
+    # evidence.
     known = problem.lower_regularizer is None or status is Status.NEGATIVE_CURVATURE
-    # Where hardly any curvature is left, rounding looks like a kink, or like negative curvature: this comes first.
+    # If hardly any curvature is left, rounding looks like a kink, or like negative curvature: so this comes first.
     if known and start.largest > 0 and max(abs(value) for value in end) <= _COLLAPSED * start.largest:
         return Status.NOT_STRONGLY_CONVEX
-    if _kinked(Partial(_gradient, problem, x), y):  # first: next to a kink curvature may be negative, or nothing else
+    if _kinked(Partial(_gradient, problem, x), y):  # first: next to a kink curvature may be negative
         return Status.LOWER_NONSMOOTH
     if end.negative:
         return Status.NEGATIVE_CURVATURE
@@ -176,7 +177,7 @@ def _searched(problem: Problem, x: PyTree, y: PyTree) -> PyTree:
 
 
 class _Curvatures(NamedTuple):
-    """The range of curvatures of g in y, as far as it was seen."""
+    """The range of curvatures of g in y, as far as measured."""
 
     smallest: float
     largest: float

@@ -11,16 +11,16 @@ from proxbi._tree import Scalar
 from proxbi.problem import Problem
 
 
-# A step of Newton's method. Gradients, whose noise is far below that of values, tell its length: along a direction p
-# the slope <g_y(y + t p), p> of a convex g grows from a negative value, and t is too long only if the slope has turned
-# nearly as steep upwards. The secant through both slopes then meets zero where a quadratic would. And g must be finite
-# and must not have risen by more than rounding; how much that is nobody knows where g is a sum of large terms that
-# cancel, so a rise within half of the digits counts for nothing where both slopes say that g falls.
+# A step of Newton's method. Its length comes from gradients, whose noise is far below that of values: along a direction
+# p the slope <g_y(y + t p), p> of a convex g grows from a negative value, and t is too long only if the slope has
+# become nearly as steep upwards. The secant through both slopes then meets zero where a quadratic would. And g must be
+# finite and must not have risen by more than rounding. How large that is cannot be known if g is a sum of large terms
+# that cancel, so a rise within half of the digits is ignored if both slopes show that g falls.
 class Damped(NamedTuple):
-    """Where a step of Newton's method leads."""
+    """The result of a step of Newton's method."""
 
     length: Scalar
-    """The part of the step that was taken."""
+    """The part of the step that was accepted."""
     slope: Scalar
     """<g_y, step> there."""
     y: PyTree
@@ -33,9 +33,9 @@ class Damped(NamedTuple):
 
 
 MOST_TRIES = 30  # lengths of one Newton step: down to 0.1^30 at worst, 0.9^30 at best
-_SHORTEST, _LONGEST = 0.1, 0.9  # by which a step that is too long is cut, at most and at least
-_TURNED = 0.9  # a slope that has turned more than this part of its size upwards is too long a step
-_SLIDES = 0.5  # a slope that has become so much flatter, upwards or downwards, is that of a function that fell
+_SHORTEST, _LONGEST = 0.1, 0.9  # the factors by which a step that is too long is shortened, at most and at least
+_TURNED = 0.9  # if the slope points upwards by more than this part of its first size, the step is too long
+_SLIDES = 0.5  # if the slope has become so much flatter, upwards or downwards, the function fell
 _ROUNDING = 10  # units of rounding by which a value may be off
 LAST_DIGITS = 10  # a step of so many units of rounding ends Newton's method
 

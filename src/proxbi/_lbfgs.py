@@ -1,4 +1,4 @@
-r"""What pairs (s, H s) say about a symmetric H: limited-memory quasi-Newton updates, on flat vectors.
+r"""A symmetric H from pairs (s, H s): limited-memory quasi-Newton updates, on flat vectors.
 
 Two uses:
 
@@ -17,15 +17,15 @@ use in limited memory methods", 1994). So M r takes two loops over the blocks, a
     newest to oldest:    a = R^-1 S t,    t <- t - Q' a          (from t = r)
     oldest to newest:    z <- z + S' R^-T (D a - Q z)            (from z = gamma t)
 
-And M r gets tau r added, with tau a hundredth of 1 / lambda_max(H) as the newest pairs show it. Where M is close to
-H^-1 that changes nothing: (M + tau I) H has eigenvalues between 1 and 1.01. But M may be wrong, because H was far
+And tau r is added to M r, with tau a hundredth of 1 / lambda_max(H), estimated from the newest pairs. Where M is close
+to H^-1 that changes nothing: (M + tau I) H has eigenvalues between 1 and 1.01. But M may be wrong, because H was far
 larger where some pairs were met than it is now. Along these M is nearly 0: errors would be hidden from <r, M r>, and CG
-would never go there. With tau r they show, and the first long step of CG tells how large they are.
+would never move there. With tau r they are visible, and the first long step of CG shows how large they are.
 
-Larger blocks mean fewer and larger products, which is what machines like, but R of many pairs, and more than n of them
-above all, is so badly conditioned that its inverse means nothing. A block of a few is a good compromise. A new pair
-adds a last row and column to the R of its block; R^-1 gains the column -R^-1 (S q) / <s, q> and the diagonal entry
-1 / <s, q>. Where there is no room left, the oldest block is emptied.
+Larger blocks mean fewer and larger products, which run faster, but R of many pairs, above all of more than n, is so
+badly conditioned that its inverse means nothing. Blocks of a few pairs are a good compromise. A new pair adds a last
+row and column to the R of its block; R^-1 gains the column -R^-1 (S q) / <s, q> and the diagonal entry 1 / <s, q>.
+If there is no room left, the oldest block is emptied.
 """
 
 from collections.abc import Callable
@@ -40,7 +40,7 @@ from proxbi._place import HERE
 from proxbi._tree import Scalar
 
 _BLOCK = 8  # pairs: R of so many is well conditioned, and the two loops are eight times shorter
-_BLOCKS = 4  # at least, but for very few pairs: emptying one must not lose most of what is known
+_BLOCKS = 4  # at least, except for very few pairs: emptying one must not lose most of the curvature
 _MOST_NUMBERS = 4e7  # kept as pairs
 _SEEN = 0.01  # of 1 / lambda_max(H): nothing is smaller in M
 _EXACT = jax.lax.Precision.HIGHEST  # accelerators would round the factors
@@ -105,7 +105,7 @@ def empty(like: Float[Array, " n"], pairs: int) -> Pairs:
 
 
 def push(pairs: Pairs, step: Array, product: Array, curvature: Scalar, keep: Bool[Array, ""]) -> Pairs:
-    """With the pair, of curvature <s, H s>, in the place of the oldest; unchanged unless `keep`."""
+    """Replace the oldest pair by this one, of curvature <s, H s>; unchanged unless `keep`."""
     block, row = place = _place(pairs, pairs.pushed)
     weight = 1 / jnp.where(keep, curvature, 1)
     fresh = row == 0
@@ -114,7 +114,7 @@ def push(pairs: Pairs, step: Array, product: Array, curvature: Scalar, keep: Boo
     inverse = inverse.at[:, row].set(column.at[row].set(weight))
     curvatures = jnp.where(fresh, 0, pairs.curvatures[block]).at[row].set(curvature)
 
-    def write(stack: Array, where: Any, new: Array) -> Array:  # in place: only what is new is chosen, not the stack
+    def write(stack: Array, where: Any, new: Array) -> Array:  # in place: the choice is between entries, not stacks
         return stack.at[where].set(jnp.where(keep, new, stack[where]))
 
     return Pairs(
@@ -163,7 +163,7 @@ def model(pairs: Pairs, orthonormal: Callable[[Array], Array] = HERE.orthonormal
     """The BFGS matrix of the pairs, oldest first, started from a multiple of I: |q| / |s| of the newest pair, and 0
     without pairs. (Of the two usual choices <s, q>/<s, s> makes steps too long and <q, q>/<s, q> too short: this is
     their geometric mean.) Updates are carried out on T alone, r = min(n, 2 pairs) rows, where they are exact.
-    `orthonormal` makes Q of the columns that it is to span.
+    `orthonormal` makes Q from the columns to span.
     """
     count, n = pairs.curvatures.size, pairs.steps.shape[-1]
     order = (pairs.pushed + jnp.arange(count, dtype=pairs.pushed.dtype)) % count

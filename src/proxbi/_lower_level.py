@@ -1,4 +1,4 @@
-r"""The lower level as an equation to be solved, and differentiated: y*(x) = argmin_y g(x, y) + r_x(y), r or no r.
+r"""The lower level as an equation to solve and to differentiate: y*(x) = argmin_y g(x, y) + r_x(y), with or without r.
 
 Without r the equation is g_y = 0. With r, let pi(x, z) = prox_{s r_x}(z) for some s > 0. As (z - pi) / s is in
 dr_x(pi), the lower level is solved by y = pi(x, z) where Robinson's normal map vanishes,
@@ -10,7 +10,7 @@ with 0 <= P <= 1 as the derivative of a prox, Q = pi_x, and H = g_yy at y,
 
     N_z = H P + (I - P) / s,     N_x = g_yx + (H - I / s) Q.
 
-P is zero off the support (l1), across the face (boxes, simplices): only P N_z, on the range of P, is to be inverted,
+P is zero off the support (l1), across the face (boxes, simplices): only P N_z, on the range of P, has to be inverted,
 
     A = P H P + P (I - P) / s,    symmetric, positive definite on the range of P where H is on it:            (face)
 
@@ -18,23 +18,23 @@ the Hessian of the lower level along the active manifold. The derivative of y = 
 
     grad Phi = f_x + Q'f_y - N_x'P v,     A v = P f_y,                                                     (adjoint)
 
-(from N_z z' = -N_x and P N_z = A), and Phi ~ f(x, y) - <v, P N> up to second order. Of all this only z, P and v depend
-on s; y, P v and grad Phi do not. Without r it is the smooth case: P = I, Q = 0, A = H, N = g_y. So `Linearised` serves
-both, and the one CG solves both: its residuals stay in the range of A.
+(from N_z z' = -N_x and P N_z = A), and Phi ~ f(x, y) - <v, P N> up to second order. Only z, P and v depend on s; y, P v
+and grad Phi do not. Without r it is the smooth case: P = I, Q = 0, A = H, N = g_y. So `Linearised` serves both, and the
+same CG solves both: its residuals stay in the range of A.
 
 **Newton's method** on N: A w = -P N gives the step e = P w within the face. A proximal gradient step from u = y + e,
 
     z' = u - s g_y(u),     y' = pi(z'),
 
-then finds the active set anew. A step is taken if g + r falls (`_SUFFICIENT`) and |N| does not jump. Where two lengths
-of e fail, the face is not the right one yet: accelerated proximal gradient steps (FISTA with restarts) take its place,
+then finds the active set anew. A step is accepted if g + r falls (`_SUFFICIENT`) and |N| does not jump. If two lengths
+of e fail, the face is not the right one yet: accelerated proximal gradient steps (FISTA with restarts) replace it,
 twice as many each time, so that the cost is never more than a few times that of the cheaper of the two methods.
 (Bareilles, Iutzeler, Malick, "Newton acceleration on manifolds identified by proximal gradient methods", 2023.) s is
-1 / |H| as the power method sees it; it is halved where proximal gradient steps do not make g + r fall.
+1 / |H| as estimated by the power method; it is halved if proximal gradient steps do not make g + r fall.
 
-The active set is `unsettled` where a proximal gradient step from y would leave it: where pi(z) - pi(z - s N), which is
-that step, is not s P N, what it is on a fixed face. And the face is trusted only after a full Newton step on it has
-lowered |N| as it should: far from y*, a face that a short step does not leave may still be the wrong one.
+The active set is `unsettled` if a proximal gradient step from y would leave it: if that step, pi(z) - pi(z - s N), is
+not s P N, its value on a fixed face. And the face is trusted only after a full Newton step on it has lowered |N| as
+predicted: far from y*, a face that a short step does not leave may still be the wrong one.
 """
 
 from collections.abc import Callable
@@ -52,15 +52,15 @@ from proxbi.linear import Matvec
 from proxbi.problem import Counts, Problem
 
 _POWER_STEPS = 5  # of the power method, for each evaluation: it continues where the last one ended
-_SHORTEST, _LONGEST = 0.5, 1.3  # of s, in units of 1 / |H|: between these it is kept
-_LENGTHS = (1.0, 0.3)  # of a Newton step that are tried
+_SHORTEST, _LONGEST = 0.5, 1.3  # of s, in units of 1 / |H|: between these it is kept unchanged
+_LENGTHS = (1.0, 0.3)  # of a Newton step, tried in turn
 _FIRST_BURST, _LONGEST_BURST = 10, 1280  # of accelerated steps
 _SUFFICIENT = 1e-4  # of the predicted decrease: Armijo's constant, the usual value
-_JUMP = 10.0  # of |N|: a step that leads so far up follows a direction in which the face is flat
-_SLIDES = 0.5  # of |N|: what a Newton step leaves at most on the right face, even where values hide that it falls
+_JUMP = 10.0  # of |N|: a step that raises it so much follows a direction in which the face is flat
+_SLIDES = 0.5  # of |N|: the most that a Newton step leaves on the right face, even if values hide the decrease
 _ROUNDING = 10  # units of rounding by which values, and z, may be off
-_MATCH = 0.1  # of s |P N|: by how much the proximal gradient step may differ from it on a curved face
-_MOST_REFUSALS = 12  # of bursts, each with half of the step size before
+_MATCH = 0.1  # of s |P N|: the proximal gradient step may differ from it by so much on a curved face
+_MOST_REFUSALS = 12  # of bursts, each with half the step size of the last
 
 
 class Lower(NamedTuple):
@@ -76,11 +76,11 @@ class Lower(NamedTuple):
     length: Scalar
     """Of the Newton step that led here, before it was shortened."""
     part: Scalar
-    """Of that, which was taken; 1 with r, where it does not matter."""
+    """Of that, which was accepted; 1 with r, where it does not matter."""
     calls: Int[Array, ""]
-    """Gradients that it took."""
+    """The number of gradients used."""
     shortened: Bool[Array, ""]
-    """Whether it was. With r, also whether no Newton step has yet done what it promised: then the face may be wrong."""
+    """Whether it was. With r, also whether no Newton step has yet worked as predicted: then the face may be wrong."""
     unsettled: Bool[Array, ""]
     failed: Bool[Array, ""]
     """Whether no step was short enough."""
@@ -88,16 +88,16 @@ class Lower(NamedTuple):
     step_size: Any = None
     """s."""
     burst: Any = None
-    """How many accelerated steps the next refusal calls for."""
+    """The number of accelerated steps after the next rejection."""
 
     @property
     def counts(self) -> Counts:
-        """What the step that led here took: with r, a prox with each gradient, and one for P."""
+        """The cost of the step that led here: with r, a prox with each gradient, and one for P."""
         return Counts(grad_lower=self.calls, prox_lower=0 if self.z is None else self.calls + 1)
 
 
 class Linearised(NamedTuple):
-    """What the lower level and f are at a point, to first order."""
+    """The lower level and f at a point, to first order."""
 
     product: Matvec
     """w -> A w."""
@@ -108,21 +108,21 @@ class Linearised(NamedTuple):
     cross: Matvec
     """e -> N_x'e, for e = P v."""
     counts: Counts
-    """What `cross` costs."""
+    """The cost of `cross`."""
     made: Counts
-    """What it took to make this: proxes, for P and Q."""
+    """The cost of making this: proxes, for P and Q."""
 
 
 class Probe(NamedTuple):
-    """What is kept of the power method."""
+    """The state of the power method."""
 
     direction: PyTree
     step_size: Scalar
-    """s; 0 before any is known."""
+    """s; 0 before it is known."""
 
 
 def first_probe(problem: Problem, y: PyTree) -> Probe | None:
-    """Where the power method starts: a vector without symmetries; None where there is no r to need a step size."""
+    """Where the power method starts: a vector without symmetries; None without r, which needs no step size."""
     if problem.lower_regularizer is None:
         return None
     waves = jax.tree.map(lambda leaf: jnp.cos(jnp.arange(leaf.size, dtype=leaf.dtype)).reshape(leaf.shape), y)
@@ -130,7 +130,7 @@ def first_probe(problem: Problem, y: PyTree) -> Probe | None:
 
 
 def look(problem: Problem, x: PyTree, y: PyTree, probe: Probe | None) -> tuple[Lower, Probe | None, Counts]:
-    """The lower level at y, or, with r, at the proximal gradient step from y; and what the power method found."""
+    """The lower level at y, or, with r, after a proximal gradient step from y; and the state of the power method."""
     zero, no = jnp.zeros((), jnp.result_type(*jax.tree.leaves(y))), jnp.asarray(False)
     if probe is None:
         level, slope = problem.value_and_grad_lower(x, y)
@@ -142,7 +142,7 @@ def look(problem: Problem, x: PyTree, y: PyTree, probe: Probe | None) -> tuple[L
 
 
 def _probed(hvp: Matvec, probe: Probe) -> Probe:
-    """A few steps of the power method; s changes only where it is wrong by much, as v depends on it."""
+    """A few steps of the power method; s changes only if it is far off, as v depends on it."""
 
     def power(_: Any, at: tuple[PyTree, Scalar]) -> tuple[PyTree, Scalar]:
         image = hvp(_tree.scale(1 / jnp.where(at[1] > 0, at[1], 1), at[0]))
@@ -184,7 +184,7 @@ def linearised(problem: Problem, x: PyTree, lower: Lower) -> Linearised:
 
 
 def advance(problem: Problem, x: PyTree, lower: Lower, w: PyTree, wanted: Bool[Array, ""]) -> Lower:
-    """The point after the Newton step with A w = -P N, or what takes its place; the same unless `wanted`."""
+    """The point after the Newton step with A w = -P N, or after its replacement; unchanged unless `wanted`."""
     if problem.lower_regularizer is None:
         new = damped(problem, x, lower.y, lower.level, lower.slope, w, wanted)
         shortened = new.tries > 1

@@ -1,4 +1,4 @@
-r"""How wrong a hypergradient can be, and so how far from stationary a point.
+r"""Bounds on the error of a hypergradient, and so on how far a point is from stationary.
 
 At (x, y, v) let r_y = g_y, r_v = g_yy v - f_y, d = f_x - g_xy v, and let y* = y*(x), g_yy(y*) v* = f_y(y*), so that
 grad Phi = f_x(y*) - g_xy(y*) v*. With mu-strong convexity e := |r_y| / mu >= |y - y*|, and
@@ -11,24 +11,24 @@ hence, with the Lipschitz constants in y of f_x, f_y, g_xy and g_yy (`f_xy`, `f_
 
     |d - grad Phi| <= f_xy e + tau e |v| + cross / mu (|r_v| + rho e |v| + f_yy e).                    (guaranteed)
 
-The actual |v| stands where the paper has M / mu. If s is in dh(x), as the prox that made x provides, then
+The actual |v| replaces M / mu of the paper. If s is in dh(x), as the prox that made x provides, then
 
     dist(0, d(Phi + h)(x)) <= |d + s| + |d - grad Phi|        for any h, convex or not.
 
 **With a lower regularizer** r the same holds on the active face, with the normal map N for g_y, the face Hessian A for
 g_yy and the adjoint of `_lower_level.py`: |y - y*| <= |N| / mu needs no more, but the bound of d assumes that y and y*
-have the same active set. `active_set_margin` says how far the next change of it is.
+have the same active set. `active_set_margin` is the distance to its next change.
 
-Without constants the error is *estimated*: y and v are solved for to much higher accuracy, and d is compared with what
-it becomes.
+Without constants the error is *estimated*: y and v are solved for to much higher accuracy, and d is compared with the
+new d.
 
-**Rounding.** What is computed of g_y, g_yy v - f_y and d differs from these by rounding. Where y is near y*, g_y is a
-sum of terms as large as g_yy y that cancel: a few units of rounding of these are added to each residual.
+**Rounding.** The computed g_y, g_yy v - f_y and d differ from the true ones by rounding. Near y*, g_y is a sum of terms
+as large as g_yy y that cancel: a few units of rounding of these are added to each residual.
 
-**The subgradient must belong to x.** A prox step leaves s in dh of the point it arrives at. For any other x, `nearest`
-finds one: p = prox_{t h}(x - t d), s = (x - t d - p) / t is in dh(p), and repeating p = prox_{t h}(x + t s), s = (x + t
-s - p) / t brings p to x. Where p = x, s is in dh(x), whatever h is; as t is small, d + s is close to the shortest
-element of d + dh(x).
+**The subgradient must belong to x.** A prox step gives an s in dh at the point it arrives at. For any other x,
+`nearest` finds one: p = prox_{t h}(x - t d), s = (x - t d - p) / t is in dh(p), and repeating p = prox_{t h}(x + t s),
+s = (x + t s - p) / t brings p to x. Where p = x, s is in dh(x), whatever h is; as t is small, d + s is close to the
+shortest element of d + dh(x).
 """
 
 from dataclasses import dataclass, fields
@@ -46,10 +46,10 @@ from proxbi.hypergradient._controlled import ratio
 from proxbi.problem import Counts, Problem
 from proxbi.regularizers import Regularizer, Zero
 
-_REFINEMENT = 1e-4  # what the refined solves leave of the errors
+_REFINEMENT = 1e-4  # the part of the errors that the refined solves leave
 _ROUNDING = 8  # units of rounding by which a sum of many terms may be off
 _REPEATS = 2  # the second brings p to x up to the square of a short step
-_SHORTER, _MOST_LOOKS = 0.1, 10  # steps of `nearest` that are tried
+_SHORTER, _MOST_LOOKS = 0.1, 10  # the factor between the steps that `nearest` tries, and how many
 
 
 @dataclass(frozen=True)
@@ -94,12 +94,12 @@ class Bounds:
 
 
 class Certificate(NamedTuple):
-    """What is known about a point. Example: `certify`."""
+    """How close a point is to stationary, and the errors behind it. Example: `certify`."""
 
     stationarity: Scalar
     """|d + s| + hypergradient_error: a bound of dist(0, d(Phi + h)(x)) if `guaranteed`, else an estimate of one."""
     relative: Scalar
-    """The same, relative to the scale that `rtol` refers to; NaN where a solver does not know one."""
+    """The same, relative to the scale that `rtol` refers to; NaN if the solver has none."""
     hypergradient_error: Scalar | None
     """Of |d - grad Phi(x)|; None if it was not estimated."""
     lower_residual: Scalar
@@ -107,17 +107,17 @@ class Certificate(NamedTuple):
     linear_residual: Scalar | None
     """|g_yy v - f_y| / |f_y|; None without v."""
     y: PyTree
-    """The lower solution it was taken at."""
+    """The approximate lower solution that was used."""
     counts: Counts
     """What it cost."""
     guaranteed: bool = False
     """Whether the bounds are bounds (for the constants given) and not estimates."""
     active_set_margin: Scalar | float = float("inf")
     """How far z = y - s g_y, at which the prox of the lower regularizer is taken, is from the next change of the active
-    set, relative to |z|, with s the inverse of the largest curvature: all that is said here holds on this side of it.
-    Infinite without a lower regularizer; NaN where it is not known."""
+    set, relative to |z|, with s the inverse of the largest curvature: the certificate holds on this side of it.
+    Infinite without a lower regularizer; NaN if unknown."""
     rows: int = 0
-    """Rows of each level from which an estimate was made; 0 if all were used, or if there are none."""
+    """Rows of each level used for an estimate; 0 if all were used, or if there are none."""
     standard_error: Scalar | float = 0.0
     """Of |d + s|, for an estimate from some of the rows; the stationarity is two of these above it."""
 
@@ -158,7 +158,7 @@ def certify(
 
 
 class Residuals(NamedTuple):
-    """What a point leaves of its equations, each with the rounding that may hide in it."""
+    """The residuals of the equations at a point, each with the rounding that may hide in it."""
 
     grad: PyTree
     lower: Scalar
@@ -208,9 +208,9 @@ def _refined_change(problem: Problem, x: PyTree, y: PyTree, v: PyTree, grad: PyT
 def nearest(
     h: Regularizer, x: PyTree, grad: PyTree, length: Scalar
 ) -> tuple[PyTree, Bool[Array, ""], Scalar, Int[Array, ""] | int]:
-    """s in dh(x) with d + s nearly as short as can be, whether it is known to be in dh(x), its rounding, and the
-    proxes it took. `length` is a length of x, of which steps are the root of a unit of rounding; where that is too long
-    to come back to x, for it may be far larger than h's features are, shorter ones are tried.
+    """s in dh(x) with d + s nearly as short as possible, whether it is known to be in dh(x), its rounding, and the
+    number of proxes. `length` is a length of x; steps are the root of the rounding unit times it. If that is too long
+    to come back to x, since it may be far larger than the features of h, shorter steps are tried.
     """
     size = _tree.norm(grad)
     if isinstance(h, Zero):
@@ -245,24 +245,24 @@ class Known(NamedTuple):
 
     x: PyTree
     subgradient: PyTree
-    """The one that the last prox left."""
+    """The one from the last prox."""
     belongs: Bool[Array, ""]
-    """Whether it is one at x; it is not before the first step was taken."""
+    """Whether it is one at x; it is not before the first accepted step."""
     evaluated: Bool[Array, ""]
-    """Whether anything was found at x."""
+    """Whether x was evaluated."""
     length: Scalar
     """A length of x."""
     built: Scalar
-    """Curvature times |x|: what the subgradient is rounded against."""
+    """Curvature times |x|: the size of what is rounded in the subgradient."""
 
 
-# Everything at x once more, much more accurately than a step needs it, with the subgradient that makes |d + s| smallest
-# of those known to be in dh(x).
+# Everything at x again, much more accurately than a step needs, with the subgradient that makes |d + s| smallest among
+# those known to be in dh(x).
 def of_evaluation(
     problem: Problem, at: Known, before: Evaluation, found: Evaluation, bounds: Bounds | None
 ) -> Certificate:
-    """The certificate of a point from a hypergradient that was taken there twice, the second time more accurately.
-    `relative` is not known here, and the counts are those of what is done here.
+    """The certificate of a point from a hypergradient evaluated there twice, the second time more accurately.
+    `relative` is not known here, and the counts are those of this function.
     """
     error = _tree.norm(_tree.subtract(found.grad, before.grad)) + found.error + found.bias
     error = jnp.where(found.outcome <= Outcome.ROUGH, error, jnp.inf)  # else the second evaluation failed

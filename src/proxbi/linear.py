@@ -95,7 +95,7 @@ _LARGEST = 1 / 8  # of the largest number: its reciprocal is not denormal
 
 # The one CG of the package. `small(state)` says when the residual is small enough; `observe(observed, p, H p, <p, H p>,
 # good)` sees every product on the way, and whether it is finite and its curvature positive. The recursive residual
-# drifts from the true one; with `verify` it is computed afresh before anything is called OK.
+# drifts from the true one; with `verify` it is computed afresh before the status is OK.
 def conjugate_gradients(
     matvec: Matvec,
     b: PyTree,
@@ -108,10 +108,10 @@ def conjugate_gradients(
     observed: PyTree = None,
     verify: bool = True,
 ) -> tuple[Krylov, Scalar]:
-    """CG on H v = b from v0 (None: zero), until `small` holds or nothing more is to be had; the last state, in units
+    """CG on H v = b from v0 (None: zero), until `small` holds or no more progress is possible; the last state, in units
     in which |b| = 1, and |b|.
     """
-    # The system is solved for b / |b|: inner products of a small b, and b is small near many a solution, underflow.
+    # The system is solved for b / |b|: inner products of a small b underflow, and b is often small near a solution.
     scale = _tree.norm(b)
     unit = jnp.where((scale > 0) & (scale < float(jnp.finfo(scale.dtype).max) * _LARGEST), scale, 1)
     start = None if v0 is None else _tree.scale(1 / unit, v0)
@@ -235,7 +235,7 @@ class CG(LinearSolver):
 
     The recursive residual of CG drifts from the true one, so convergence is only declared after $b - Hv$ was computed
     afresh; a matrix that is indefinite, singular or not finite stops the iteration at the last good iterate and is
-    reported. Nothing is ever returned as a success that is not one.
+    reported. Nothing is ever reported as a success that is not one.
 
     **Arguments:**
 
@@ -337,13 +337,13 @@ class Direct(LinearSolver):
 
     def solve(self, matvec: Matvec, b: PyTree, v0: PyTree | None = None) -> tuple[PyTree, LinearInfo]:
         """The solution of H v = b; `v0` is not needed."""
-        import lineax  # here, as it takes a while, and only small problems are solved so
+        import lineax  # here: the import is slow, and only small problems need it
 
         structure = jax.eval_shape(lambda: b)
         operator = lineax.FunctionLinearOperator(matvec, structure, lineax.positive_semidefinite_tag)
         found = lineax.linear_solve(operator, b, lineax.Cholesky(), throw=False)
         size = sum(leaf.size for leaf in jax.tree.leaves(b))
-        # A finite H that Cholesky has no answer for is not positive definite.
+        # If H is finite and Cholesky fails, H is not positive definite.
         solved = _tree.all_finite(found.value)
         v = _tree.where(solved, found.value, _tree.zeros_like(b))
         product = matvec(_tree.where(solved, v, b))

@@ -4,18 +4,18 @@ r"""The feature matrix X of a linear model, stored so that its two products are 
 
 Both read all of X, which dominates the cost of a step; everything else is as small as Z.
 
-- **CPU**: a product is fast if the summed axis is the contiguous one. X is stored with its transpose: Z = X (W') and
-  G' = X' R. Both are computed for whole SIMD vectors of outputs: 16 outputs take less time than 10.
+- **CPU**: a product is fast if the summed axis is contiguous. X is stored with its transpose: Z = X (W') and G' = X' R.
+  Both are computed for whole SIMD vectors of outputs: 16 outputs take less time than 10.
 - **Accelerators**: one X. R' X sums over millions of rows with few outputs, which leaves most of the device idle. So it
   is computed for all blocks of rows at once, and the blocks are summed. By default XLA rounds float32 to the 11 bits of
   TF32 there, too few for a hypergradient. On a GPU scores are three products in TF32, which together are as accurate as
     float32 and faster; sums are float32.
 - **bfloat16**: X takes half the memory, and half the time to read. A float32 is the sum of three bfloat16.
   W and R are split so, into three times as many outputs, and products of two bfloat16 are exact in float32. So X is
-  rounded once, and nothing else is.
+  rounded once, and nothing else.
 - **Sparse** (BCOO): stored as given.
 
-XLA would move transposes through products and undo the choice; `optimization_barrier` prevents that.
+XLA would move transposes through products and undo the layout; `optimization_barrier` prevents that.
 """
 
 from typing import Any, Literal

@@ -161,7 +161,7 @@ class LinearModel(Problem):
                 self._require_classes(loss.part, outputs)
 
     def _require_classes(self, part: str, classes: int) -> None:
-        """Refuse targets for which y has no row of scores: they would count as no class at all."""
+        """Raise an error for targets without a row of scores in y: they would count as no class at all."""
         rows = self.data[part]
         if isinstance(rows, HostRows):
             if rows.source.classes != classes:
@@ -284,14 +284,14 @@ def rows(name: str, features: Any, targets: Any, loss: Loss, layout: Layout | No
 
 
 def _require_32_bits(name: str, targets: Any) -> None:
-    """Refuse integers that JAX would wrap around, as it does without x64."""
+    """Raise an error for integers that JAX would wrap around, as it does without x64."""
     if isinstance(targets, np.ndarray) and targets.dtype.kind in "iu" and targets.size:
         most = np.iinfo(jax.dtypes.canonicalize_dtype(targets.dtype)).max
         _check.require(targets <= most, f"{name}: targets must be at most {most:,}, got {targets.max():,}.")
 
 
 def _of_x(given: Any) -> OfX:
-    """A function of x, as a pytree; anything else is taken as constant."""
+    """A function of x, as a pytree; anything else counts as constant."""
     if not callable(given):
         return Partial(_constant, jax.tree.map(_check.as_float, given))
     return given if not jax.tree_util.all_leaves([given]) else Partial(given)

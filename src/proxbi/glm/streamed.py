@@ -30,7 +30,7 @@ from proxbi.rows import RowSource
 from proxbi.rows._host import HostBlock, HostRows, Prefetched, require_usable
 
 _SPECTRUM_ROWS = 20_000  # as `glm.spectrum` takes
-_ANY_CLASS = 2**31  # of 32 bits: only negative ones are invalid
+_ANY_CLASS = 2**31  # of 32 bits: only negative classes are invalid
 
 
 class StreamedLoss(WeightedLoss):

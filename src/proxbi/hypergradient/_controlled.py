@@ -19,9 +19,9 @@ class Outcome(IntEnum):
 
     OK = 0
     ROUGH = 1
-    """The error is larger than was asked for, and more work would not help or was not allowed."""
+    """The error is larger than requested, and more work would not help or was not allowed."""
     UNSOLVED = 2
-    """No y with a small lower gradient was found, or no v that is better than none."""
+    """No y with a small lower gradient was found, or no v better than zero."""
     NEGATIVE_CURVATURE = 3
     """g_yy is not positive definite."""
     NONFINITE = 4
@@ -39,7 +39,7 @@ class Evaluation(NamedTuple):
     """The adjoint, g_yy v ~ f_y."""
     grad: PyTree
     value: Scalar
-    """Phi(x), taken as f - <v, g_y>: its error is of second order in those of y and v."""
+    """Phi(x), computed as f - <v, g_y>: its error is of second order in those of y and v."""
     error: Scalar
     """An estimate of |grad - grad Phi(x)|."""
     value_error: Scalar
@@ -56,7 +56,7 @@ class Evaluation(NamedTuple):
     """An `Outcome`."""
     counts: Counts
     carry: PyTree
-    """What the next evaluation can use in addition to y and v: further warm starts, learned curvature, step sizes."""
+    """For the next evaluation, in addition to y and v: further warm starts, learned curvature, step sizes."""
     margin: Scalar
     """The distance to the next change of the active set of the lower level, as in `Certificate`."""
     saddles: Int[Array, ""]
@@ -73,7 +73,7 @@ class ControlledHypergradient(Module):
 
     @abstractmethod
     def init(self, problem: Problem, x: PyTree, y: PyTree) -> Evaluation:
-        """What is known before the first evaluation: y, and zeros (`unknown` makes them)."""
+        """The state before the first evaluation: y, and zeros (from `unknown`)."""
 
     @abstractmethod
     def __call__(

@@ -1,36 +1,37 @@
 r"""The implicit hypergradient, with its error under control.
 
 With H = g_yy, the lower problem (by Newton's method: H e = -g_y) and the adjoint equation (H e = f_y - H v) both ask
-for a *correction* e of what is known already. Sizes of corrections, and of the errors left in them, are measured in the
-energy norm |e|_H = <e, H e>^1/2, in which both are dimensionless relative to each other, whatever the units of y, f and
-g are. CG knows the energy of what it has found exactly: it adds alpha_j <r_j, M r_j> in step j. What is left is
-|r|_{H^-1}, between <r, M r> / lambda_max(MH) and <r, M r> / lambda_min(MH); the longest CG step is an estimate of
-1 / lambda_min(MH), and M, the L-BFGS matrix of all pairs (p, H p) met so far, brings both bounds together.
+for a *correction* e of the present y or v. Sizes of corrections, and of the errors left in them, are measured in the
+energy norm |e|_H = <e, H e>^1/2, in which their ratio has no unit, whatever the units of y, f and g are. CG gives the
+energy of its iterate exactly: step j adds alpha_j <r_j, M r_j>. The error left is |r|_{H^-1}, between <r, M r> /
+lambda_max(MH) and <r, M r> / lambda_min(MH); the longest CG step is an estimate of 1 / lambda_min(MH), and M, the
+L-BFGS matrix of the pairs (p, H p) met so far, brings the two bounds together.
 
-**The error of d.** Let c_y, c_v be the largest corrections made at this x and e_y, e_v what is left. Together the
+**The error of d.** Let c_y, c_v be the largest corrections made at this x and e_y, e_v the errors left. Together the
 corrections changed the hypergradient from that of the last x to d; if d depends on them linearly,
 
     E = (e_y / c_y + e_v / c_v) |d - d_last|                                                               (error)
 
-is the error of d. Corrections go on, in rounds, until E is as small beside |d + s| as was asked for; in a further round
-d_last is the d of the round before, and c the corrections of this round. (E is too small where the d of the new x with
-the old y and v, which is not computed, was much further from d than d_last is.)
+is the error of d. Corrections continue, in rounds, until E is as small relative to |d + s| as required; in a further
+round d_last is the d of the round before, and c the corrections of this round. (E is too small where the d of the new x
+with the old y and v, which is not computed, was much further from d than d_last is.)
 
-**At x0** there is nothing to judge errors by: CG knows only the curvatures that it has met, and where these are large
-and others are not, as with features of very different scales, it takes errors to be far smaller than they are. So the
-first corrections are made to 1e-6 of their size (in float32 to 1e-5, beyond which is rounding). That costs some
-products once, and M knows more curvatures for it.
+**At x0** there is nothing to judge errors by: CG has seen only some curvatures, and where these are large and others
+are not, as with features of very different scales, it greatly underestimates the errors. So the first corrections are
+made to 1e-6 of their size (in float32 to 1e-5, below which is rounding). That costs some products once, and M learns
+more curvatures from them.
 
 **The error of the value.** Phi^ = f - <v, g_y> has the error <e_v', H e_y> with e_v' = e_v + the error of v that is due
 to y; corrections of y by c_y went with corrections of v by c_v, so e_v' is about e_v + (c_v / c_y) e_y / 2.
 
 **Saddles.** Where CG meets a direction p with <p, H p> <= 0, in either of the two equations, y is not near a minimiser.
-Newton's step is then what CG had found of it, and a tenth of |y| along p, downhill: y leaves the saddle, and goes on to
-a local minimiser of g. So the branch of minimisers that a run follows may fork or end as x changes: the run goes over
-to another one, of two alike to the one where f is smaller. Phi may jump there, and the trial is judged as any other.
+The step is then the part of Newton's step that CG had found, plus a tenth of |y| along p, downhill: y leaves the saddle
+and continues to a local minimiser of g. So the branch of minimisers that a run follows may fork or end as x changes:
+the run moves to another one, and of two equal ones to that where f is smaller. Phi may jump there, and the trial is
+judged like any other.
 
-**Lower steps** keep g finite and falling. With a lower regularizer, H, g_y, f_y and g_xy stand for what they are on the
-active face (`_lower_level.py`); the loop is the same.
+**Lower steps** keep g finite and falling. With a lower regularizer, H, g_y, f_y and g_xy stand for their counterparts
+on the active face (`_lower_level.py`); the loop is the same.
 """
 
 from typing import NamedTuple
@@ -50,24 +51,24 @@ from proxbi.hypergradient._controlled import ControlledHypergradient, Evaluation
 from proxbi.linear import Krylov, LinearStatus, Matvec, conjugate_gradients
 from proxbi.problem import Counts, Problem, ridged
 
-_FIRST = 3e-5  # gap / change at x0, before any is known: corrections are made to 1e-6 of their size
+_FIRST = 3e-5  # gap / change at x0, where none is known yet: corrections are made to 1e-6 of their size
 _AIM = 0.3  # the part of the allowed error that a round aims at, so that one round is usually enough
 _LOOSEST, _TIGHTEST = 0.3, 1e-6  # accuracies of a first round: looser ones teach nothing, tighter ones are rounding
 _LARGEST_RESIDUAL = 0.1  # of the adjoint equation, relative to its right side
 _MOST_ROUNDS = 4
 _MOST_NEWTON_STEPS = 50
-_AMONG_SADDLES = 4  # times as many where g is not convex: most of them only lead to where it is
-_PATIENCE = 10  # Newton steps on a convex g, from which on each is twice as accurate: CG may miss flat directions
+_AMONG_SADDLES = 4  # times as many where g is not convex: most of them only lead to a region where it is
+_PATIENCE = 10  # Newton steps on a convex g; after these each is twice as accurate: CG may miss flat directions
 _SLACK = 1.5  # beyond the accuracy of the last Newton step, for its error: the next step would cost as much again
-_SHRINKS = 0.5  # Newton steps that do not fall below this part of the last one may have no end: g has no minimiser
+_SHRINKS = 0.5  # Newton steps that do not shrink to this part of the last one may never end: g has no minimiser
 _PASSES = 20  # over y, for each pair and call of the preconditioner, as measured
 _LEAST_MEMORY, _MEMORY, _USEFUL = 40, 80, 8  # pairs: one for so many entries of y, and between these
 _INNER_STEPS = 3_000  # seconds of work, where a product takes part of a millisecond
 _UNSETTLED_STEPS = 50  # products for a Newton step before the active set is known
 _CLEAR = 0.75  # power of the rounding unit: a cosine between p and H p that is further below 0 is not rounding
-_ESCAPE = 0.1  # of the size of y: a step along negative curvature, which is cut where g does not fall so far
+_ESCAPE = 0.1  # of the size of y: a step along negative curvature, shortened if g does not fall that far
 _GROWTH = 2  # of Newton's steps, from one to the next, where there are saddles
-_SMALL = 4096  # entries of y, up to which passes cost less than the calls themselves
+_SMALL = 4096  # entries of y: up to this many, passes cost less than the calls themselves
 
 _LOWER, _ADJOINT, _DONE = range(3)  # what the next correction is for
 
@@ -80,7 +81,7 @@ class Learned(NamedTuple):
     relation: Scalar
     """|d + s| / |d - d_last| at the last x: how small errors must be beside corrections."""
     probe: PyTree
-    """Of the power method, where the lower level has a regularizer; else None."""
+    """The state of the power method if the lower level has a regularizer, else None."""
 
 
 class _Correction(NamedTuple):
@@ -89,18 +90,18 @@ class _Correction(NamedTuple):
     left: Scalar
     residual: Scalar
     cg: Krylov
-    saddle: Bool[Array, ""]  # whether the step leads away from one, and is one of y
+    saddle: Bool[Array, ""]  # whether the step is one of y and leads away from a saddle
 
 
 class _At(NamedTuple):
     """The corrections so far."""
 
     phase: Int[Array, ""]
-    found: Evaluation  # what is known at x, or still that of the last x
+    found: Evaluation  # the evaluation at x, or still that of the last x
     lower: Lower
     before: PyTree  # the d of the round before, or of the last x
     sizes: tuple[Scalar, Scalar]  # of the largest corrections of y and of v in this round
-    left: tuple[Scalar, Scalar]  # what is still wrong with them
+    left: tuple[Scalar, Scalar]  # the errors left in them
     accuracy: Scalar  # of the corrections of this round
     longest: Scalar  # the longest CG step, an estimate of 1 / lambda_min(MH)
     length: Scalar  # of the last step of y
@@ -155,12 +156,12 @@ class Implicit(ControlledHypergradient):
         return known._replace(carry=Learned(pairs, jnp.full_like(known.value, first), first_probe(problem, y)))
 
     def _room(self, problem: Problem, x: PyTree, y: PyTree) -> int:
-        """How many pairs are worth their cost: as many as y can use, and no more than cost as much as a product."""
+        """How many pairs are worth their cost: as many as y can use, but costing no more than a product."""
         size = sum(leaf.size for leaf in jax.tree.leaves(y))
         room = min(self.memory, max(_LEAST_MEMORY, size // _USEFUL))
         if size > _SMALL:
             room = min(room, int(_work(problem, x, y) / (_PASSES * size)))
-        return max(1, room)  # one at least: it gives the scale of M
+        return max(1, room)  # at least one: it gives the scale of M
 
     def __call__(
         self, problem: Problem, x: PyTree, last: Evaluation, subgradient: PyTree, accuracy: Scalar
@@ -203,7 +204,7 @@ class Implicit(ControlledHypergradient):
         return jax.lax.while_loop(lambda at: at.phase != _DONE, correct, first).found
 
     def _judged(self, at: _At, last: Evaluation, subgradient: PyTree, accuracy: Scalar) -> _At:
-        """After a round: done, or another round of both solves, as much more accurate as the error asks for."""
+        """After a round: done, or another round of both solves, as much more accurate as the error requires."""
         found, grad = at.found, at.found.grad
         gap, change = _tree.norms(_tree.axpy(1, subgradient, grad), _tree.subtract(grad, last.grad))
         # A residual that large makes v, and with it d and the value, meaningless, whatever the energies say.
@@ -211,7 +212,7 @@ class Implicit(ControlledHypergradient):
         possible = (at.rounds < _MOST_ROUNDS) & (found.counts.hvp < self.inner_steps)
         more = (found.outcome == Outcome.OK) & rough & possible
         relation = jnp.where(found.outcome == Outcome.OK, ratio(gap, change, 1.0), found.carry.relation)
-        # v = 0 has a residual of 1: what is worse is no solution.
+        # v = 0 has a residual of 1: anything worse is not a solution.
         ended = jnp.where(found.adjoint_residual > 1, int(Outcome.UNSOLVED), int(Outcome.ROUGH))
         outcome = jnp.where(rough & ~more & (found.outcome == Outcome.OK), ended, found.outcome)
         return at._replace(
@@ -249,8 +250,8 @@ def _start(problem: Problem, x: PyTree, last: Evaluation, accuracy: Scalar) -> _
 def _correction(
     hvp: Matvec, rhs: PyTree, at: _At, adjoint: Array, precondition: Matvec, steps: Int[Array, ""]
 ) -> _Correction:
-    """e with H e = rhs, until its error is at most the accuracy times the larger of |e|_H and earlier corrections. No
-    product is taken where y is good enough as it is: then the turn is at v.
+    """e with H e = rhs, until its error is at most the accuracy times the larger of |e|_H and earlier corrections. If y
+    is good enough already, no product is computed, and v is next.
     """
     scale, pairs = _tree.norm(rhs), at.found.carry.pairs
     unit = jnp.where(scale > 0, scale, 1)
@@ -265,7 +266,7 @@ def _correction(
     def enough(cg: Krylov) -> Array:
         of_y = (cg.iterations == 0) & ~adjoint
         small = left(cg) <= jnp.where(of_y, _SLACK, 0.5**beyond) * at.accuracy * jnp.maximum(jnp.sqrt(cg.energy), known)
-        # Where steps are in the last digits and no longer help, all that is left is rounding.
+        # If steps are in the last digits and no longer help, only rounding is left.
         rounded = of_y & at.tiny & (unit * left(cg) > 0.5 * at.left[0])
         return (small & ~(of_y & (at.lower.shortened | at.going))) | rounded
 
@@ -282,12 +283,12 @@ def _correction(
 
 
 def _leaving(e: _Correction, at: _At, adjoint: Array) -> _Correction:
-    """Where CG met negative curvature: a step of y along it, and along what was found of Newton's step. g falls along
-    the p of Newton's equation. At a saddle it does so both ways along that of the adjoint one, and f along -p. Where
-    there are saddles Newton's steps grow slowly, as curvature is near 0 beside them.
+    """If CG met negative curvature: a step of y along it, and along the part of Newton's step found so far. g falls
+    along the p of Newton's equation. At a saddle it falls both ways along that of the adjoint equation, and f along -p.
+    Where there are saddles, Newton's steps grow slowly, as curvature is near 0 around them.
     """
     p = e.cg.direction
-    # Curvature this close to 0 may be rounding: then there is no saddle, and nothing to be gained along p.
+    # Curvature this close to 0 may be rounding: then there is no saddle, and nothing to gain along p.
     clear = e.cg.cosine < -(float(jnp.finfo(e.size.dtype).eps) ** _CLEAR)
     saddle = clear & (e.cg.status == int(LinearStatus.NEGATIVE_CURVATURE))
     wild = ~adjoint & (at.found.saddles > 0) & (at.newton > 0)
@@ -304,12 +305,12 @@ def _leaving(e: _Correction, at: _At, adjoint: Array) -> _Correction:
 
 
 def _after_newton(problem: Problem, x: PyTree, at: _At, e: _Correction) -> _At:
-    """y after a Newton step, or as it is where no product was taken: then it is good enough."""
+    """y after a Newton step, or unchanged if it was good enough and no product was computed."""
     needless = (e.cg.matvecs == 0) & (e.cg.status == int(LinearStatus.OK)) & ~at.lower.unsettled
     new = advance(problem, x, at.lower, e.step, ~needless)
     step, size = new.length, _tree.norm(at.found.y)
     eps = float(jnp.finfo(step.dtype).eps)
-    # On the way to the active set a face may be flat, or not worth being solved on to the end.
+    # On the way to the active set a face may be flat, or not worth an accurate solve.
     flat = e.cg.status == int(LinearStatus.NEGATIVE_CURVATURE)
     on_the_way = at.lower.unsettled | (e.saddle if problem.lower_regularizer is None else flat)
     ended = needless | ((step <= LAST_DIGITS * eps * size) & ~(new.unsettled | on_the_way))
@@ -330,7 +331,7 @@ def _after_newton(problem: Problem, x: PyTree, at: _At, e: _Correction) -> _At:
             counts=at.found.counts + new.counts,
         ),
         lower=new,
-        # What is corrected on a wrong face, or was not taken, says nothing about the change of d.
+        # A correction on a wrong face, or one that was rejected, says nothing about the change of d.
         sizes=(jnp.where(on_the_way | new.unsettled, 0, jnp.maximum(at.sizes[0], e.size)), at.sizes[1]),
         left=(jnp.where(needless, e.left, e.size), at.left[1]),
         newton=at.newton + 1,
@@ -357,7 +358,7 @@ def _after_adjoint(at: _At, e: _Correction, upper: _Upper, here: Linearised) -> 
         v=v,
         grad=grad,
         value=value - _tree.dot(v, at.lower.slope),
-        # A round leaves of the error before it what its corrections leave of what they correct, and no less.
+        # A round leaves at least this part of the error before it: its corrections are not more accurate.
         error=jnp.maximum(error, at.accuracy * at.found.error),
         value_error=left[0] * (left[1] + 0.5 * ratio(sizes[1], sizes[0]) * left[0]),
         terms=direct + indirect,
@@ -377,7 +378,7 @@ def _broken(status: Int[Array, ""]) -> Int[Array, ""]:
 
 
 def _preconditioner(own: Matvec | None, pairs: Pairs | None) -> Matvec:
-    """What was learned, or what the problem brings."""
+    """The problem's own preconditioner, or the learned one."""
     if pairs is None:
         return own or (lambda r: r)
 

@@ -1,4 +1,4 @@
-r"""A hypergradient from gradients alone: the penalty method F2SA, two-sided, with estimates of all of its errors.
+r"""A hypergradient from gradients alone: the penalty method F2SA, two-sided, with estimates of all its errors.
 
 How y* enters Phi shows when the lower problem is tilted. With p = f_y(x, y*) let
 
@@ -9,20 +9,20 @@ So grad Phi = f_x - g_xy v is f_x plus the derivative of g_x(x, w(t)) at t = 0. 
     d = f_x(x, y) + lam/2 (g_x(x, w_1) - g_x(x, w_-1)),     v = lam/2 (w_-1 - w_1).                              (D)
 
 F2SA takes one side, lam (g_x(x, w) - g_x(x, y)) with w = argmin lam g + f. With two sides the error is O(1/lam^2) and
-not O(1/lam): lam need not be so large that rounding, which is of order eps lam, eats what it gains. And p, the linear
-part of f, has the same derivative at 0 as f: but so tilted the lower problems are as convex as g whatever lam is, an
-inner step takes no gradient of f, and there is no error at all where g is quadratic in y.
+not O(1/lam): lam need not be so large that rounding, which is of order eps lam, cancels the gain. And tilting by p, the
+linear part of f, gives the same derivative at 0 as tilting by f, but the lower problems are as convex as g for every
+lam, an inner step needs no gradient of f, and there is no error at all where g is quadratic in y.
 
-y, w_1, w_-1 and w_2 are found by accelerated descent, each from where the others point to: the last y, y - v/lam,
+y, w_1, w_-1 and w_2 are found by accelerated descent, each from a start given by the others: the last y, y - v/lam,
 2y - w_1 and w_-1 + 3 (w_1 - y). The errors:
 
-- Descent estimates how far off y and w_j are. What that does to d: lam |g_xy| for w_j, with |g_xy| seen by v and by
-  the last change of y (hence g_x at the old y), and |d' - d| / |y' - y| of the last move for y.
+- Descent estimates the errors of y and w_j. Their effect on d: lam |g_xy| for w_j, with |g_xy| estimated from v and
+  from the last change of y (hence g_x at the old y), and |d' - d| / |y' - y| of the last move for y.
 - w_2 shows the third derivative in t, and with it the bias of (D),
   lam/6 |g_x(w_2) - 3 g_x(w_1) + 3 g_x(y) - g_x(w_-1)|.
 
-Inner solves aim at a tenth of the error that is allowed, and so does lam: its bias is of order 1 / lam^2. Where
-rounding or the inner solves make more of an error than that, lam falls until the two are equal.
+Inner solves aim at a tenth of the allowed error, and so does lam, whose bias is of order 1 / lam^2. If rounding or the
+inner solves cause a larger error than that, lam decreases until the two are equal.
 """
 
 from typing import Any, NamedTuple
@@ -42,14 +42,14 @@ _AIM = 0.1  # the part of the allowed error that inner solves and lam aim at
 _MOST_ROUNDS = 3
 _FIRST_TOL = 1e-4  # of the first lower solve, relative to the size of y
 _FIRST_TILT = 100  # w_1 - y is at least a hundredth of y at first
-_FIRST_SPREAD = 0.01  # the error of w_1, relative to w_1 - y, before it is known what it does to d
+_FIRST_SPREAD = 0.01  # the error of w_1, relative to w_1 - y, before its effect on d is known
 _FARTHEST = 10  # a tenth of |y| is far enough away from y for w_1
 _FALL, _RISE = 0.5, 4  # lam changes by no more than these factors at a time
 _FADES = 0.8  # of |g_xy|: a direction may show little of it by chance
 _TILTS = (1, -1, 2)
 _STARTS = ((1, -1, 0, 0), (2, 0, -1, 0), (-3, 0, 3, 1))  # of w_j, in terms of y, v/lam, w_1, w_-1
 _THIRD, _SIXTH = 3, 1 / 6  # of a third difference, and of a Taylor series
-_SPREADS = (1, 2, 8)  # how much less accurate each may be: what it does to d, and to the bias
+_SPREADS = (1, 2, 8)  # how much less accurate each may be, by its effect on d and on the bias
 
 
 class Tilted(NamedTuple):
@@ -164,7 +164,7 @@ class Penalty(ControlledHypergradient):
         turn = _tree.norm(_tree.subtract(grad, last.grad))
         clear = (known.step_size > 0) & (turn > 2 * (error + last.error)) & (moved > 0)
         sensitivity = jnp.where(clear, ratio(turn, moved), known.sensitivity)
-        # g itself too: its slopes may be finite outside of its domain.
+        # g itself too: its slopes may be finite outside its domain.
         finite = _tree.all_finite((value, grad, lower.residual, problem.value_lower(x, lower.y)))
         calls = lower.calls + points.calls
         return last._replace(
@@ -184,7 +184,7 @@ class Penalty(ControlledHypergradient):
         )
 
     def _lam(self, new: Evaluation, aim: Scalar) -> Scalar:
-        """The lam whose bias, of order 1 / lam^2, is what is aimed at, or what the other errors allow."""
+        """The lam whose bias, of order 1 / lam^2, meets the aim, or what the other errors allow."""
         lam = new.carry.lam
         if self.penalty is not None:
             return lam

@@ -1,20 +1,20 @@
 r"""Many penalties at once: the bilevel problem, and a hypergradient that is exact on the face.
 
     x = (all, lean, own)   the log penalty of unit g is all - lean size_g + own_g, in each fold with its own sizes
-    upper level            f(x, u) = mean over the folds of the loss on the rows that a fold is judged by
+    upper level            f(x, u) = mean over the folds of the loss on the validation rows of the fold
     lower level            u*(x), the penalised fits of all folds (`lower.py`)
     h(x)                   = strength / 2 |own|^2: the penalties are pulled to the line all - lean size_g
 
-Sizes are the log variances of coefficients that one penalty for all leads to (`sizes.py`). With lean = 0 they play no
-part. A part of x may be missing: then there is no lean, or all penalties are on the line.
+Sizes are log variances of coefficients, estimated with one penalty for all (`sizes.py`). With lean = 0 they play no
+part. Entries of x may be missing: then there is no lean, or all penalties are on the line.
 
 With A the Hessian of the lower level on the face of u* and v = A^-1 f_u there, the derivatives of Phi(x) = f(x, u*(x))
 in the penalties a_g of norms and b_j of squares are
 
     dPhi/da_g = - <v_g, u_g> / |u_g|,      dPhi/db_j = - v_j u_j,
 
-and zero off the face. A is factored as it is in the lower level, so there is no inner accuracy to control: the solver
-gets the gradient, and an error that tells what rounding leaves. `AdaptiveProxBiO` does the rest.
+and zero off the face. A is factored as in the lower level, so there is no inner accuracy to control: the solver gets
+the gradient, and its rounding error. `AdaptiveProxBiO` does the rest.
 """
 
 from typing import Any, NamedTuple
@@ -37,11 +37,11 @@ from proxbi.regularizers import Box, Regularizer, Separable, SquaredL2, Zero
 from proxbi.result import Result, Status
 from proxbi.solvers import AdaptiveProxBiO
 
-STEPS, RTOL = 60, 1e-3  # what is left to gain then is far below what another draw of the rows would change
-LEAST_SLOPE = 1e-4  # of the loss, for a factor of e in a penalty: x0 may be an answer, where a ratio means nothing
+STEPS, RTOL = 60, 1e-3  # the remaining gain is then far below the change from another draw of the rows
+LEAST_SLOPE = 1e-4  # of the loss, for a factor of e in a penalty: x0 may be a solution, where a ratio means nothing
 FARTHEST = 10.0  # without h: the log penalties stay so close to their mean, a factor of 20,000
-MOST_LEAN = 2.0  # at 1 penalties are those of a step of the EM algorithm; far above, it is all or nothing
-EXACT = 1e-6  # of the gradient at zero: a lower level that is solved less well makes the hypergradient rough
+MOST_LEAN = 2.0  # at 1 penalties are those of a step of the EM algorithm; far above 1 they are all or nothing
+EXACT = 1e-6  # of the gradient at zero: a less accurate lower level makes the hypergradient rough
 
 
 class Scheme(NamedTuple):
@@ -62,12 +62,12 @@ class Scheme(NamedTuple):
 
 
 def log_penalties(x: PyTree, sizes: Any) -> Any:
-    """Of each unit in each fold."""
+    """The log penalty of each unit in each fold."""
     return x["all"] - x.get("lean", 0.0) * sizes + x.get("own", 0.0)
 
 
 class Data(NamedTuple):
-    """Of the problem."""
+    """The data of the problem."""
 
     loss: Loss
     rows: Rows
@@ -78,7 +78,7 @@ class Data(NamedTuple):
 
 
 class OnFace(ControlledHypergradient):
-    """The hypergradient of this problem, to the last digits."""
+    """The hypergradient of this problem, to rounding level."""
 
     smooth: bool = eqx.field(static=True, default=False)
 
@@ -120,8 +120,8 @@ class OnFace(ControlledHypergradient):
 def solve(
     data: Data, x0: PyTree, u0: Float[Array, "folds entries"], strength: float | None, smooth: bool, loss: float
 ) -> Result:
-    """The penalties, from x0; the lower level from u0, whose loss this is. Without a strength `own` has no prior but a
-    box.
+    """The penalties, from x0; the lower level starts from u0, whose loss is given. Without a strength, `own` has a box
+    and no prior.
     """
     parts: dict[str, Regularizer] = {"all": Zero()}
     if "lean" in x0:

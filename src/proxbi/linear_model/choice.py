@@ -1,12 +1,12 @@
-"""How many penalties, and how strongly they are pulled together: decided on rows that had no part in choosing them.
+"""How many penalties, and how strongly they are pulled together: decided on rows not used to choose them.
 
 Each fold in turn is held out. All candidates choose their penalties by the other folds, are fitted to all rows but the
-held-out ones, and are judged by these. Such a loss knows what the cross-validated loss of the penalties themselves does
-not: how much the choice of many penalties owes to the very rows that it was made by.
+held-out ones, and are judged by these. Unlike the cross-validated loss of the penalties themselves, this loss shows how
+far the choice of many penalties overfits the rows that it was made on.
 
-Candidates stand in order, from few degrees of freedom to many, and one has to be better than the best before it by more
-than a standard error. Fits of different folds share most of their rows, so the spread over folds is too small for one;
-the correction is that of Nadeau and Bengio, "Inference for the generalization error", Machine Learning 52 (2003).
+Candidates are ordered from few degrees of freedom to many, and a later one is chosen only if it is better by more than
+a standard error. Fits of different folds share most of their rows, so the spread over folds underestimates it; the
+correction is that of Nadeau and Bengio, "Inference for the generalization error", Machine Learning 52 (2003).
 """
 
 from collections.abc import Iterator
@@ -20,10 +20,10 @@ from proxbi.linear_model.tuning import Task, Tuned, many_penalties, one_penalty
 ON_THE_LINE = np.inf
 PRECISIONS = (ON_THE_LINE, 10.0, 1.0)
 """Of the prior: log penalties follow the sizes of the coefficients, or are off that line by about 0.3, or by 1."""
-LEAST_GAIN = 1e-6  # of the loss: where no penalty is needed all candidates are the same, and differ by rounding
-DEFAULT_PRECISION = ON_THE_LINE  # where no rows are left to choose by
+LEAST_GAIN = 1e-6  # of the loss: if no penalty is needed, all candidates are equal up to rounding
+DEFAULT_PRECISION = ON_THE_LINE  # if no rows are left to choose by
 MOST_ENTRIES = 700  # coefficients of a ridge regression, for which "auto" tries several penalties: minutes of work
-MOST_OWN = 300  # penalties, for which "auto" tries some off the line: they have been seen to help where they are few
+MOST_OWN = 300  # features, up to which "auto" tries penalties off the line: these were seen to help when they are few
 
 Per = str
 Ties = dict[Per, Int[np.ndarray, " units"]]
@@ -37,7 +37,7 @@ class Candidate(NamedTuple):
     precision: float | None = None
 
     def words(self) -> str:
-        """As a user says it."""
+        """In words."""
         if self.per == "all":
             return "one penalty for all features"
         if self.precision is None:
@@ -48,11 +48,11 @@ class Candidate(NamedTuple):
 
 
 class Verdict(NamedTuple):
-    """What was found out about a candidate."""
+    """The result for a candidate."""
 
     candidate: Candidate
     loss: float
-    """On rows that had no part."""
+    """On rows not used in its choice."""
     gain: float
     """The loss of one penalty for all, less this."""
     error: float
@@ -68,7 +68,7 @@ class Choice(NamedTuple):
 
 
 def ties(task: Task, per: Per) -> Ties:
-    """For each way of having several penalties that comes into question, which units share one."""
+    """For each possible arrangement of several penalties, which units share one."""
     units = int(task.units().max()) + 1
     if task.penalty == "group_lasso":
         return {"group": np.arange(units)} if per != "all" else {}
@@ -81,7 +81,7 @@ def ties(task: Task, per: Per) -> Ties:
 
 
 def choose(task: Task, per: Per, upper_regularizer: Any) -> Choice:
-    """What `per` and `upper_regularizer` leave open."""
+    """The choices that `per` and `upper_regularizer` leave open."""
     open_ties, note = ties(task, per), ""
     if per == "auto" and task.penalty == "ridge" and task.X.shape[1] * task.outputs > MOST_ENTRIES:
         open_ties, note = {}, f" Others were not tried: there are more than {MOST_ENTRIES} coefficients."
@@ -114,7 +114,7 @@ def tuned(task: Task, choice: Choice) -> Tuned:
 
 
 def _judged(task: Task, open_ties: Ties, precisions: tuple[float | None, ...]) -> Losses:
-    """The losses of all rows, each by penalties that it had no part in."""
+    """The losses of all rows, each by penalties chosen without it."""
     losses: Losses = {}
     for fold in task.folds.judged:
         rows = task.folds.judge[fold] > 0
@@ -132,7 +132,7 @@ def _candidates(task: Task, open_ties: Ties, precisions: tuple[float | None, ...
 
 
 def _gain(gains: Float[np.ndarray, " rows"], task: Task) -> tuple[float, float]:
-    """The mean gain, and its standard error: the larger of what rows say and what folds say. Rows may be alike (several
+    """The mean gain, and its standard error: the larger of those over rows and over folds. Rows may be alike (several
     of one sample), and all rows of a fold are judged by the same coefficients.
     """
     folds = task.folds
@@ -170,7 +170,7 @@ def _verdict(losses: Losses, one: Candidate, base: Candidate, task: Task) -> Ver
 
 
 def _beside_one(verdict: Verdict) -> str:
-    """The loss, in parts of that of one penalty for all."""
+    """The loss, relative to that of one penalty for all."""
     whole = verdict.loss + verdict.gain
     gain, error = (100 * part / whole if whole > 0 else 0.0 for part in (verdict.gain, verdict.error))
     side = "lower" if gain >= 0 else "higher"

@@ -15,7 +15,7 @@ try:
     from sklearn.model_selection import check_cv
     from sklearn.utils.multiclass import check_classification_targets
     from sklearn.utils.validation import _check_sample_weight, check_is_fitted, validate_data
-    from threadpoolctl import threadpool_limits  # type: ignore[import-untyped]  # it has no types
+    from threadpoolctl import threadpool_limits  # type: ignore[import-untyped]  # untyped
 except ImportError as error:
     raise ImportError("proxbi.linear_model needs scikit-learn 1.6 or newer: pip install 'proxbi[clean]'.") from error
 
@@ -119,7 +119,7 @@ class _Tuned(BaseEstimator):
         return pd.DataFrame(table).set_index("feature")
 
     def report(self, path: str | PathLike[str], *, title: str | None = None) -> None:
-        """Write the report, one HTML page, to `path`: what was chosen and why, and the coefficients."""
+        """Write the report, one HTML page, to `path`: the choice, the reason for it, and the coefficients."""
         from proxbi.linear_model.page import write_report
 
         check_is_fitted(self)
@@ -190,8 +190,8 @@ class TunedLinearRegression(RegressorMixin, _Tuned):
     - `groups`: the group of each column of X, for "group" and for the group Lasso.
     - `cv`: folds, as in scikit-learn: an integer (in order, not shuffled), a splitter, or pairs of indices.
     - `upper_regularizer`: the precision of the prior, which is 1 / variance of the log penalties around their line;
-      `np.inf` keeps them on it; "auto" takes inf, unless 10 or 1 is better by more than a standard error on rows that
-      had no part (with more than 300 features it takes inf); None is no prior and no line (and overfits).
+      `np.inf` keeps them on it; "auto" uses inf, unless 10 or 1 is better by more than a standard error on rows not
+      used to choose (with more than 300 features it always uses inf); None is no prior and no line (and overfits).
 
     After `fit`: `coef_`, `intercept_`; `penalty_`, one per feature, and `l1_ratio_`; `cv_loss_`, the
     cross-validated loss of these penalties; `chosen_`: the number of penalties, the precision, and the reason;

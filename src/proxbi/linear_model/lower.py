@@ -37,8 +37,8 @@ from proxbi.glm.losses import Loss, Squared
 TOLERANCE = 1e-9  # of the distance to the subdifferential, relative to the largest gradient at u = 0
 MOST_ROUNDS, MOST_FACE_STEPS, MOST_STEPS = 200, 100, 50  # of a model, a round, Newton's method: rarely reached
 LENGTHS = (1.0, 0.5, 0.25, 0.1, 0.03, 0.01, 0.001)  # of a step, from which the best is taken
-JITTER = 1e-13  # of each curvature: faces may be flat, where columns repeat one another
-VANISHES = 1e-12  # of the size before: a coefficient that a step brings there is zero
+JITTER = 1e-13  # of each curvature: faces may be flat if columns repeat one another
+VANISHES = 1e-12  # of the size before: a coefficient that a step makes so small is zero
 
 
 class Rows(NamedTuple):
@@ -269,7 +269,8 @@ def face(hessian: Array, blocks: Blocks, norm: Array, u: Array) -> tuple[Array, 
 
 def solve_positive(matrix: Array, right: Array) -> Array:
     """matrix^-1 right, where matrix is positive semidefinite. It is scaled to a diagonal of 1 first: penalties may
-    differ by far more than the digits there are. Columns that are padding have no curvature, and their entries stay 0.
+    differ by more orders of magnitude than there are digits. Padding columns have no curvature, and their entries stay
+    0.
     """
     diagonal = jnp.diag(matrix)
     scale = jnp.sqrt(jnp.where(diagonal > 0, diagonal, 1.0))

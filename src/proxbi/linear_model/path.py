@@ -17,9 +17,9 @@ DECADE = np.log(10.0)
 LASSO_STEP, LASSO_DEPTH = 0.1, 5.0  # decades: as fine as LassoCV's default grid is in 3 decades, and further down
 RIDGE_STEP, RIDGE_DEPTH = 0.5, 14.0  # the loss of ridge regression is smooth, and its minimum may be near zero penalty
 RIDGE_TOP = 10.0  # times the sum of the variances: all coefficients are nearly 0
-RIDGE_BELOW = 6.0  # decades below the variance of the smallest column, which by then has no penalty to speak of
-ROUNDING = 1e-24  # of the sum of the variances: columns that are smaller, as rotated ones can be, are left out of this
-PATIENCE, RISE = 4, 1.02  # the grid ends after so many penalties without gain and a rise of the loss by this factor
+RIDGE_BELOW = 6.0  # decades below the variance of the smallest column, which by then has hardly any penalty
+ROUNDING = 1e-24  # of the sum of the variances: smaller columns, as after rotation, do not count for this
+PATIENCE, RISE = 4, 1.02  # the grid ends after this many penalties without gain and a rise of the loss by this factor
 FINER = 4  # steps of a second grid per step of the first: finer than the 100 penalties of LassoCV
 FINEST, MOST_LOOKS = 2e-3, 10  # of Brent's method: the accuracy of the log penalty, and the number of solves
 NO_PENALTY = 1e-12  # of the scale: the grid for data that need no penalty, such as a constant y
@@ -32,7 +32,7 @@ class Kind(NamedTuple):
     weight: Float[np.ndarray, " units"]
 
     def strengths(self, penalty: Any, units: Int[np.ndarray, " features"]) -> Strengths:
-        """Of penalties: one for all, one for each unit, or those of each fold."""
+        """From penalties: one for all, one for each unit, or those of each fold."""
         each = np.asarray(penalty, float) * np.ones(len(self.weight))
         return Strengths(self.ratio * each * self.weight, (1 - self.ratio) * each[..., units])
 
@@ -99,8 +99,8 @@ class _Search:
         return DECADE * (RIDGE_STEP if self.kind.ratio == 0 else LASSO_STEP)
 
     def _latest(self) -> float:
-        """The log penalty at which the path may end. A ridge may fit a large column long before the small ones that
-        matter: the loss rises in between.
+        """The log penalty at which the path may end. Ridge regression may fit a large column long before the small ones
+        that matter: the loss rises in between.
         """
         if self.kind.ratio > 0:
             return np.inf

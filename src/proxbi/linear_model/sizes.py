@@ -1,12 +1,12 @@
-r"""How large the coefficients are that one penalty for all leads to: what others of their own may be guessed from.
+r"""The sizes of the coefficients under one penalty for all: a guide to penalties of their own.
 
-Where a coefficient has a normal prior of variance s, and the data say that it is u, give or take an error of variance
-e, a step of the EM algorithm makes s = u^2 + e, and a ridge penalty follows 1 / s. Here u is what the coefficient would
-be if it alone had no penalty and the others stayed, so that penalties and units of columns do not distort it, and e its
-sampling error. Sizes are log s.
+If a coefficient has a normal prior of variance s, and its estimate from the data is u with an error of variance e, a
+step of the EM algorithm gives s = u^2 + e, and a ridge penalty is proportional to 1 / s. Here u is the value of the
+coefficient if it alone had no penalty and the others stayed, so that penalties and units of columns do not distort it,
+and e its sampling error. Sizes are log s.
 
-A fold has sizes of its own, from the rows that it is fitted to: the rows that it is judged by have no part in them. So
-how closely penalties follow sizes can be chosen by cross-validation, as one number.
+Each fold has its own sizes, from its training rows alone. So how closely penalties follow sizes can be chosen by
+cross-validation, as one number.
 
 MacKay, "Bayesian interpolation", Neural Computation 4 (1992), has the full recursion (automatic relevance
 determination); Zou, "The adaptive lasso and its oracle properties", JASA 101 (2006), has penalties 1 / |w|^lean.
@@ -29,7 +29,7 @@ def log_sizes(
     rows: Float[np.ndarray, " folds"],
     noise: float,
 ) -> Float[np.ndarray, "folds ties"]:
-    """Of the coefficients of X as it is, a mean for those that share a penalty; their own mean is 0.
+    """Sizes of the coefficients of X as given, a mean for those that share a penalty; the sizes have mean 0.
 
     `rows` is the number of rows that each fold is fitted to, `noise` the variance of an observation of curvature 1.
     """
@@ -39,7 +39,7 @@ def log_sizes(
     # The columns are scaled: all of them have nearly the mean curvature of the rows.
     curvature = np.maximum(np.asarray(curvature), np.finfo(float).eps)[:, None]
     alone = solution.u - lower.columns.correlate(np.asarray(slopes)) / curvature
-    # Without any noise, sizes are those of the coefficients; the floor keeps logarithms finite.
+    # Without noise, sizes are those of the coefficients; the floor keeps logarithms finite.
     error = max(noise, np.finfo(float).tiny ** 0.5) / (rows[:, None, None] * curvature)
     variance = np.mean((alone**2 + error) / lower.columns.scale[:, None] ** 2, axis=2)
     shared = tie[lower.units]

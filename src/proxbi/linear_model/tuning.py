@@ -1,7 +1,7 @@
 """From rows and folds to penalties and coefficients: the whole of `fit`, on arrays.
 
-Penalties multiply norms of coefficients and stand beside *mean* losses. So a penalty means the same for a fold and for
-all rows, and the penalties that folds choose are those of the final fit.
+Penalties multiply norms of coefficients and are added to *mean* losses. So a penalty means the same for a fold and for
+all rows, and the penalties chosen on the folds are used in the final fit.
 """
 
 from collections.abc import Iterator, Sequence
@@ -21,11 +21,11 @@ from proxbi.linear_model.path import DECADE, RISE, Kind, best_penalty
 from proxbi.linear_model.sizes import log_sizes
 from proxbi.linear_model.working_set import LowerLevel, Solution, Strengths
 
-MOST_EXTENSIONS = 3  # of the columns at work: later ones hardly matter
+MOST_EXTENSIONS = 3  # of the working set: later ones hardly matter
 MOST_DENSE = 5_000  # coefficients of a ridge regression: six folds of their Hessians take a gigabyte
 LEANS = (0.5, 1.0, 2.0)  # where the search for a lean starts
 SHIFTS = DECADE * np.arange(1.5, -3.0, -0.5)  # of the log penalty there, whose features of size 1 may be few
-LEAST_STRENGTH = 1e-12  # of h, where one penalty leaves no loss at all
+LEAST_STRENGTH = 1e-12  # of h, if one penalty leaves no loss at all
 PenaltyName = Literal["ridge", "lasso", "elastic_net", "group_lasso"]
 RATIOS: dict[str, tuple[float, ...]] = {
     "ridge": (0.0,),
@@ -33,12 +33,12 @@ RATIOS: dict[str, tuple[float, ...]] = {
     "elastic_net": (0.1, 0.5, 0.9),
     "group_lasso": (1.0,),
 }
-"""The shares of the norm that are tried; more of them hardly change a cross-validated loss."""
+"""The shares of the norm to try; more of them hardly change a cross-validated loss."""
 
 
 @dataclass(frozen=True)
 class Task:
-    """What is to be tuned."""
+    """A tuning problem."""
 
     loss: Loss
     X: Any
@@ -50,7 +50,7 @@ class Task:
     groups: Int[np.ndarray, " features"] | None
 
     def lower_level(self, *, rotate: bool) -> tuple[LowerLevel, Rotated | None]:
-        """If asked to rotate, with X rotated where it has more columns than rows and the penalty is a ridge."""
+        """With `rotate`, X is rotated if it has more columns than rows and the penalty is a ridge."""
         grouped = self.penalty == "group_lasso"
         units = self.units()
         found = columns(self.X, self.weights, units if grouped else None)
@@ -62,7 +62,7 @@ class Task:
         return lower, turned
 
     def require_room(self, per: str) -> None:
-        """Refuse a ridge regression that is too large: its matrices are dense, and nothing of them is zero."""
+        """Raise an error for a ridge regression that is too large: its matrices are dense, without any zeros."""
         rows, features = self.X.shape
         size = self.outputs * (min(rows, features) if per in ("all", "auto") else features)
         if self.penalty == "ridge" and size > MOST_DENSE:
@@ -72,23 +72,23 @@ class Task:
             )
 
     def units(self) -> Int[np.ndarray, " features"]:
-        """What is penalised as one: groups, or single features."""
+        """The units of a penalty: groups, or single features."""
         if self.penalty == "group_lasso" and self.groups is not None:
             return self.groups
         return np.arange(self.X.shape[1])
 
     def kinds(self, units: Int[np.ndarray, " features"]) -> list[Kind]:
-        """The ways in which one number becomes the penalties of all units; large groups have larger norms."""
+        """How one number becomes the penalties of all units; large groups have larger norms."""
         sizes = np.bincount(units).astype(float)
         return [Kind(ratio, np.sqrt(sizes)) for ratio in RATIOS[self.penalty]]
 
     def without(self, fold: int) -> "Task":
-        """The same without the rows that a fold is judged by."""
+        """The same without the validation rows of a fold."""
         return replace(self, folds=self.folds.without(fold))
 
 
 class Tuned(NamedTuple):
-    """The answer, for each fold; the last one is fitted to all rows."""
+    """The result for each fold; the last one is fitted to all rows."""
 
     penalty: Float[np.ndarray, " features"]
     ratio: float
@@ -100,7 +100,7 @@ class Tuned(NamedTuple):
     violation: float
 
     def row_losses(self, task: Task, fold: int) -> Float[np.ndarray, " rows"]:
-        """Of all rows, by the coefficients of one fold."""
+        """The losses of all rows, by the coefficients of one fold."""
         scores = np.asarray(task.X @ self.coef[fold].T) + self.intercept[fold]
         return np.asarray(task.loss.value(jnp.asarray(scores), jnp.asarray(task.targets)))
 
@@ -126,10 +126,10 @@ def many_penalties(
     task: Task, one: Tuned, tie: Int[np.ndarray, " units"], precisions: Sequence[float | None]
 ) -> Iterator[Tuned]:
     """A penalty for each value of `tie`, from one penalty for all: for each precision of the prior, each from the
-    answer to the one before. None is no prior.
+    solution of the one before. None is no prior.
 
-    The prior says that log penalties scatter around a line, all - lean size, with variance 1 / precision; an infinite
-    precision leaves the line alone. Beside a mean of n losses, each of which is (up to a constant) a negative
+    Under the prior, log penalties scatter around a line, all - lean size, with variance 1 / precision; an infinite
+    precision leaves only the line. Added to a mean of n losses, each of which is (up to a constant) a negative
     log-likelihood of noise of variance s2, it has the strength precision * s2 / n. The losses at one penalty estimate
     s2; those of classes are likelihoods, and s2 is 1.
     """
@@ -158,7 +158,7 @@ def many_penalties(
 
 
 class At(NamedTuple):
-    """Penalties, and the coefficients that they lead to."""
+    """Penalties, and their coefficients."""
 
     x: dict[str, Any]
     solution: Solution
@@ -173,7 +173,7 @@ class _Tuning(NamedTuple):
     sizes: Float[np.ndarray, "folds ties"]
 
     def penalties(self, x: dict[str, Any]) -> Float[np.ndarray, "folds units"]:
-        """Of each unit in each fold."""
+        """The penalty of each unit in each fold."""
         return np.exp(np.asarray(log_penalties(x, self.sizes))[:, self.tie])
 
     def solve(self, x: dict[str, Any], start: Solution) -> At:
@@ -181,7 +181,7 @@ class _Tuning(NamedTuple):
         return At(x, self.lower.solve(self.kind.strengths(self.penalties(x), self.lower.units), start))
 
     def loss(self, at: At) -> float:
-        """Cross-validated."""
+        """The cross-validated loss."""
         return self.lower.folds.mean(at.solution.loss)
 
     def along_the_line(self, one: At) -> At:
@@ -196,10 +196,10 @@ class _Tuning(NamedTuple):
                 if loss > RISE * least:
                     break
                 least = min(least, loss)
-        return self.solve(best.x, best.solution)  # again, for its columns to be those at work
+        return self.solve(best.x, best.solution)  # again, so that its columns are the working set
 
     def descend(self, at: At, strength: float | None) -> tuple[At, str]:
-        """Penalties by the bilevel problem on the columns at work; again where others have come to work."""
+        """Penalties by the bilevel problem on the working set; again if that has grown."""
         ones = np.ones(self.lower.columns.shape[1])
         factors = Strengths(self.kind.ratio * self.kind.weight, (1 - self.kind.ratio) * ones)
         for _ in range(MOST_EXTENSIONS):

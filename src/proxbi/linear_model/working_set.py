@@ -1,10 +1,10 @@
-"""The lower level for penalties as users write them, at a cost that follows the support and not the width of X.
+"""The lower level for penalties as users write them, at a cost that depends on the support, not on the width of X.
 
-Columns whose coefficients are zero in all folds are left out. They are right to be zero as long as their gradients,
-which cost one product with X, are no larger than their penalties; those that are larger are taken in, and it is solved
-again. Which ones may be needed next is guessed from the last gradients: these rarely change faster than the penalty
-does (the strong rule of Tibshirani et al., "Strong rules for discarding predictors in Lasso-type problems", 2012), and
-a wrong guess costs time and nothing else.
+Columns whose coefficients are zero in all folds are left out. Zero is right as long as their gradients, which cost one
+product with X, are no larger than their penalties; columns with larger gradients join the working set, and the problem
+is solved again. Which ones may be needed next is guessed from the last gradients, which rarely change faster than the
+penalty (the strong rule of Tibshirani et al., "Strong rules for discarding predictors in Lasso-type problems", 2012),
+and a wrong guess only costs time.
 """
 
 from dataclasses import dataclass, field
@@ -20,15 +20,15 @@ from proxbi.linear_model.design import SMALLEST, Columns, padded, roomy
 from proxbi.linear_model.folds import Folds
 from proxbi.linear_model.lower import Blocks, Fitted, Model, Penalties, Rows, fit_folds, squared_model
 
-SLACK = 1e-7  # of the largest gradient: by how much a gradient may exceed its penalty
+SLACK = 1e-7  # of the largest gradient: a gradient may exceed its penalty by so much
 MOST_EXTENSIONS = 50  # of the working set, for one solve: a guard
-FEW = 8 * SMALLEST  # columns, up to which all are taken, and none is ever looked for
-FEWEST_ROWS = 128  # that a program is made for
-RAREST = 1e-6  # the share of a class, at least, that an intercept starts from: a fold may have none of it
+FEW = 8 * SMALLEST  # columns: up to this many, all are in the set from the start
+FEWEST_ROWS = 128  # that a program is compiled for
+RAREST = 1e-6  # the smallest share of a class that an intercept starts from: a fold may have none of it
 
 
 class Strengths(NamedTuple):
-    """Penalties of the coefficients of X as it is: norm[g] |w_g| of each unit, square[j] w_j^2 / 2 of each column."""
+    """Penalties of the coefficients of X as given: norm[g] |w_g| of each unit, square[j] w_j^2 / 2 of each column."""
 
     norm: Float[np.ndarray, "*folds units"]
     """The same for all folds, or a row for each."""
@@ -42,13 +42,13 @@ class Solution(NamedTuple):
     intercept: Float[np.ndarray, "folds outputs"]
     loss: Float[np.ndarray, " folds"]
     gradient: Float[np.ndarray, "folds features outputs"]
-    """Of the loss; zeros where all columns are at work."""
+    """Of the loss; zeros if all columns are in the working set."""
     strengths: Strengths
     violation: float
 
 
 class _Gathered(NamedTuple):
-    """Columns at work: `which` has a row for each fold, or one for all, with -1 where there is room."""
+    """The working set: `which` has a row for each fold, or one for all, with -1 for free places."""
 
     which: Int[np.ndarray, "sets room"]
     rows: Rows
@@ -57,7 +57,7 @@ class _Gathered(NamedTuple):
 
 
 class AtWork(NamedTuple):
-    """The data of the bilevel problem on the columns at work, and the coefficients to start from."""
+    """The data of the bilevel problem on the working set, and the coefficients to start from."""
 
     data: Data
     u: Float[Array, "folds entries"]
@@ -65,7 +65,7 @@ class AtWork(NamedTuple):
 
 @dataclass
 class LowerLevel:
-    """A linear model, its rows and its folds. `units` says which unit each column is in; `grouped`, whether a unit is
+    """A linear model, its rows and its folds. `units` gives the unit of each column; `grouped`, whether a unit is
     penalised by its norm (group Lasso) or each of its coefficients alone.
     """
 
@@ -96,13 +96,13 @@ class LowerLevel:
 
     @property
     def rows(self) -> Rows | None:
-        """Of the columns at work."""
+        """The rows, with the columns of the working set."""
         return None if self._gathered is None else self._gathered.rows
 
     def at_work(
         self, solution: Solution, factors: Strengths, tie: np.ndarray, sizes: Float[np.ndarray, "folds ties"]
     ) -> "AtWork":
-        """The columns at work, as data of the bilevel problem: penalty number tie[column] times the factors."""
+        """The working set, as data of the bilevel problem: penalty number tie[column] times the factors."""
         gathered = self._gathered
         assert gathered is not None
         folds = len(self.folds.fit)
@@ -139,13 +139,13 @@ class LowerLevel:
         )
 
     def coefficients(self, solution: Solution) -> tuple[np.ndarray, np.ndarray]:
-        """w, folds by outputs by features, and b, of X as it is."""
+        """w, folds by outputs by features, and b, of X as given."""
         w = np.moveaxis(solution.u / self.columns.scale[:, None], 1, 2)
         return w, solution.intercept - w @ self.columns.mean
 
     def _needed(self, at: Solution, may_enter: Float[np.ndarray, " units"]) -> np.ndarray:
-        """Of each fold, the columns of the support, and those whose gradients are largest beside what they may be; half
-        as many of these as of the others, as most would be in vain.
+        """Of each fold, the columns of the support, and those whose gradients most exceed their bounds; half as many of
+        these as of the others, as most would stay zero.
         """
         needed = np.any(at.u != 0, axis=2)
         excess = (self._sizes(at.gradient) - may_enter)[:, self.units]
@@ -160,18 +160,18 @@ class LowerLevel:
     def _at_work(self) -> np.ndarray:
         assert self._gathered is not None
         found = np.zeros((len(self._gathered.which), self.columns.shape[1] + 1), bool)
-        np.put_along_axis(found, self._gathered.which, True, axis=1)  # that of -1 is the last, and no column
+        np.put_along_axis(found, self._gathered.which, True, axis=1)  # -1 marks the last entry, which is not a column
         return found[:, :-1]
 
     def _sizes(self, gradient: Float[np.ndarray, "folds features outputs"]) -> Float[np.ndarray, "folds units"]:
-        """What has to stay below the penalty of each unit, in w of X as it is."""
+        """The gradient sizes that must stay below the penalty of each unit, in w of X as given."""
         gradient, count = gradient * self.columns.scale[:, None], int(self.units.max()) + 1
         if not self.grouped:  # then each column is a unit
             return np.abs(gradient).max(axis=2)
         return np.sqrt([np.bincount(self.units, square, count) for square in np.sum(gradient**2, axis=2)])
 
     def _fit(self, needed: np.ndarray, strengths: Strengths, start: Solution, smooth: bool) -> Solution:
-        """Solve on the columns that are needed, and find the gradients of all."""
+        """Solve on the needed columns, and compute the gradients of all."""
         gathered, folds = self._gather(needed), len(start.u)
         which = np.broadcast_to(gathered.which, (folds, gathered.which.shape[1]))
         norm, square, entries = self._in_program(gathered, strengths, start)
@@ -200,7 +200,7 @@ class LowerLevel:
         )
 
     def _of_block(self, gathered: _Gathered) -> np.ndarray:
-        """The first column of each block; the intercept stands for blocks that are empty."""
+        """The first column of each block; for empty blocks, the intercept."""
         return np.minimum(np.asarray(gathered.blocks.members)[:, :, 0] // self.outputs, gathered.which.shape[1])
 
     def _solution(self, which: np.ndarray, found: Fitted, strengths: Strengths) -> Solution:
@@ -215,7 +215,7 @@ class LowerLevel:
         return Solution(full, u[:, -1], np.asarray(found.loss), gradient, strengths, violation)
 
     def _gather(self, needed: np.ndarray) -> _Gathered:
-        """The columns that are needed, and those that were, while there is room."""
+        """The needed columns, and earlier ones while there is room."""
         before, largest = self._gathered, int(needed.sum(axis=1).max(initial=0))
         whole = padded(self.columns.shape[1])
         room = whole if len(needed) == 1 else min(roomy(largest), whole)
@@ -225,7 +225,7 @@ class LowerLevel:
             both = needed | self._at_work()
             fits = both.sum(axis=1, keepdims=True) <= room
             needed = np.where(fits, both, needed)
-        # Columns of a unit stand together, so that blocks are runs.
+        # Columns of a unit are adjacent, so that blocks are runs.
         order = np.argsort(self.units, kind="stable")
         which = np.full((len(needed), room), -1)
         for fold, wanted in enumerate(needed):
@@ -268,7 +268,7 @@ class LowerLevel:
 
 
 def _of_each_fold(values: Float[np.ndarray, "*folds all"], which: Int[np.ndarray, "folds some"]) -> np.ndarray:
-    """The values of some units or columns, others in each fold."""
+    """The values of some units or columns, different ones in each fold."""
     return np.take_along_axis(np.broadcast_to(values, (len(which), values.shape[-1])), which, axis=1)
 
 
@@ -280,7 +280,7 @@ def _link(loss: Loss, means: Float[np.ndarray, "folds outputs"]) -> Float[np.nda
     if means.shape[1] == 1:
         return np.log(shares / (1 - shares))
     logs = np.log(shares)
-    return logs - logs.mean(axis=1, keepdims=True)  # one number for all changes nothing
+    return logs - logs.mean(axis=1, keepdims=True)  # adding one number to all changes nothing
 
 
 def _tall(targets: np.ndarray, height: int) -> np.ndarray:

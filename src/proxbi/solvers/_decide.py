@@ -1,22 +1,22 @@
-r"""Whether a trial point is taken, and what that teaches: pure functions of a few numbers.
+r"""Whether a trial point is accepted, and what follows from it: pure functions of a few numbers.
 
-Let D = Phi(x+) + h(x+) - Phi(x) - h(x) be the true change. Two measurements of it are at hand:
+Let D = Phi(x+) + h(x+) - Phi(x) - h(x) be the true change. There are two measurements of it:
 
     by values   V = change of Phi^ + change of h,                 |V - D| <= noise = rounding + errors of both Phi^;
     by slopes   S = <d + d+, x+ - x> / 2 + change of h,           the trapezoidal rule, free of cancellation.
 
-A trial is taken only if
+A trial is accepted only if
 
     (values)  V <= -c * predicted   and   |V| > noise:        then D <= V + noise < 0, or
     (slopes)  |V| <= noise,  the errors of Phi^ are below half of the predicted gain or below rounding,  and
               S + |x+ - x| (E + E+) / 2 <= 0:                 then D <= 2 noise, which is rounding or half the gain.
 
-So a step that is taken lowers the objective, or changes it by no more than rounding hides; with the errors bounded as
+So an accepted step lowers the objective, or changes it by no more than rounding; if the errors are no larger than
 estimated, no accepted point is worse than x0 by more than rounding. A trial whose hypergradient is not known to within
-half of its size is not taken at all: neither V nor S means anything there. Where the errors of Phi^ are what hides the
-change, or V and S contradict one another, the point the step starts from is evaluated again, more accurately
-(`doubtful`), before the step is blamed. That holds for a fall as well, if it may be the work of an error estimate that
-is far too small: it is taken once x was evaluated twice, with all estimates raised (`sure`).
+half of its size is always rejected: neither V nor S means anything there. If the errors of Phi^ hide the change, or V
+and S contradict one another, the point the step starts from is first evaluated again, more accurately (`doubtful`).
+That holds for a decrease as well, if an error estimate that is far too small may explain it: it is accepted once x was
+evaluated twice, with all estimates raised (`sure`).
 """
 
 from typing import NamedTuple
@@ -28,49 +28,49 @@ from proxbi._tree import Scalar
 
 SUFFICIENT = 1e-4  # of the predicted decrease: Armijo's constant, the usual value
 ROUNDING = 10  # units of rounding by which a sum of many terms may be off
-SAFETY = 10  # by which the estimated errors of values may be too small
-UNDERRATED = 20  # errors between values and slopes: further apart they are too far for any estimate to be at fault
+SAFETY = 10  # the factor by which the estimated errors of values may be too small
+UNDERRATED = 20  # errors between values and slopes: no error estimate explains a larger difference
 AT_ODDS = 0.5  # values and slopes that differ by more than this part of the change contradict one another
-GROWTH = 10  # of the radius, in units of a step that was taken
-SHRINK = 0.5  # of it, in units of one that was refused: its pair has already taught the model most of what was wrong
-FARTHER = 1.2  # times, with each step taken, may h jump again: a refused jump is tried again after four of them
-RELAXED = 0.3  # of B where curvature was not positive: forgets a curvature that is gone in a few steps
+GROWTH = 10  # of the radius, in units of an accepted step
+SHRINK = 0.5  # of it, in units of a rejected step: its pair has already corrected most of the model's error
+FARTHER = 1.2  # growth of `reach` with each accepted step: a rejected jump is tried again after four of them
+RELAXED = 0.3  # of B where curvature was not positive: in a few steps, forgets a curvature that is gone
 DOUBT = 10  # by which accuracy is raised where an error estimate proved too small
 MOST_DOUBT = 100  # of it, in all
-FORGIVEN = 0.7  # of that, after each step taken: forgotten in about six steps
-PROGRESS = 0.9  # a fall of the stationarity by less than a tenth may be noise
+FORGIVEN = 0.7  # of that, after each accepted step: forgotten in about six steps
+PROGRESS = 0.9  # a decrease of the stationarity by less than a tenth may be noise
 BOTTOMLESS = 0.5  # power of the largest number: an objective below minus that much has no bottom
-UNBOUNDED = 1e8  # a way so many times the first step, without the slope falling, has no end
+UNBOUNDED = 1e8  # a path this many times the first step, without the slope falling, has no end
 
 
 class Move(NamedTuple):
-    """What both ends of a step say about it."""
+    """A step, as measured at both of its ends."""
 
     predicted: Scalar
     """-(<d, x+ - x> + h(x+) - h(x)): the decrease of the linear model."""
     by_value: Scalar
     by_slopes: Scalar
     size: Scalar
-    """Of the terms that the values are differences of."""
+    """Of the terms whose differences the values are."""
     value_error: Scalar
     """Of both values, as estimated."""
     slope_error: Scalar
     usable: Bool[Array, ""]
-    """Whether the evaluation at x+ is finite, solved, and right to within half of its size."""
+    """Whether the evaluation at x+ is finite, solved, and correct to within half of its size."""
     sure: Bool[Array, ""]
     """Whether x was evaluated again, more accurately."""
 
 
 class Decision(NamedTuple):
-    """What is made of a move."""
+    """The verdict on a move."""
 
     taken: Bool[Array, ""]
     seen: Bool[Array, ""]
     """Whether the change stands out of all noise."""
     doubtful: Bool[Array, ""]
-    """Refused, but the values may be at fault and not the step."""
+    """Rejected, but the values may be at fault and not the step."""
     mild: Bool[Array, ""]
-    """Whether the objective rose, if it did, by no more than it was to fall: what was learned there holds here."""
+    """Whether any rise of the objective is at most the predicted decrease: what was learned there holds here."""
 
 
 def decide(move: Move) -> Decision:
@@ -99,16 +99,16 @@ def decide(move: Move) -> Decision:
 
 
 class Steering(NamedTuple):
-    """What steers the next step."""
+    """The numbers that control the next step."""
 
     radius: Scalar
     """Steps much longer than this are not trusted: |d + s| / radius is added to B."""
     reach: Scalar
-    """A nonconvex h may jump out of the radius: no further than this, which falls where that was refused."""
+    """A nonconvex h may jump out of the radius, but no further than this, which shrinks when a jump is rejected."""
     relax: Scalar
     """The factor on B where the curvature met was not positive."""
     trust: Scalar
-    """>= 1: by how much error estimates have proved too small."""
+    """>= 1: the factor by which error estimates have proved too small."""
     refine: Bool[Array, ""]
     """Whether the next step evaluates the same x again, more accurately."""
     refined: Bool[Array, ""]
@@ -131,7 +131,7 @@ class Steering(NamedTuple):
 
 
 class Watch(NamedTuple):
-    """What tells that a run cannot go on."""
+    """The numbers that show that a run cannot continue."""
 
     radius: Scalar
     """The first one."""
@@ -139,11 +139,11 @@ class Watch(NamedTuple):
     """Phi + h at x0."""
     best_gap: Scalar
     steepest: Scalar
-    """The largest gap of a point that was taken."""
+    """The largest gap of an accepted point."""
     longest: Scalar
-    """The longest step taken."""
+    """The longest accepted step."""
     idle: Int[Array, ""]
-    """Trials in a row without progress that stands out of rounding."""
+    """Consecutive trials without progress beyond rounding."""
 
     def after(self, decision: Decision, gap: Scalar, length: Scalar) -> "Watch":
         """After a move to a point of this gap."""

@@ -1,20 +1,20 @@
 r"""The step of a proximal Newton method, x+ = argmin_u <d, u - x> + <u - x, B (u - x)> / 2 + h(u), for B = sigma I +
 Q K Q' and any h.
 
-The model is solved by a semismooth Newton method on its own prox-gradient map with step t = 1/sigma. As B has low
-rank beside sigma I, so has the Newton equation: with P the derivative of the prox at z = x + u -
-t (d + B u) and R = x + u - prox_{t h}(z),
+The model is solved by a semismooth Newton method on its own prox-gradient map with step t = 1/sigma. B is sigma I plus
+a matrix of low rank, and the matrix of the Newton equation is I plus one: with P the derivative of the prox at z = x +
+u - t (d + B u) and R = x + u - prox_{t h}(z),
 
     (I - P (I - t B)) e = -R     <=>     e = -R - t P Q K w,     (I + t Q'P Q K) w = -Q'R,     w = Q'e.
 
 No oracle of f or g is called. For a separable h, P is diagonal and costs one product (Becker, Fadili, Ochs, "On
 quasi-Newton forward-backward splitting", 2019). For any other h every product with P costs as much as a prox: there the
-equation on the left is solved by minimal residuals, as far as it matters.
+equation on the left is solved by minimal residuals, to limited accuracy.
 
-**Jumps.** A nonconvex h may put the minimiser of the model far away, where the model means nothing, and may do so again
-and again, as a step that is refused hardly changes B. So entries that would move further than a given `reach` are held:
-their sigma is raised until they stay near (for an h that is not separable, the sigma of all). With D the diagonal of
-what is added, t is the diagonal matrix (sigma I + D)^-1 in all formulas, and B is B + D.
+**Jumps.** A nonconvex h may put the minimiser of the model far away, where the model means nothing, again and again, as
+a rejected step hardly changes B. So entries that would move further than a given `reach` are held: their sigma is
+raised until they stay near (for an h that is not separable, the sigma of all). With D the diagonal matrix added, t is
+the diagonal matrix (sigma I + D)^-1 in all formulas, and B is B + D.
 """
 
 from collections.abc import Callable
@@ -37,7 +37,7 @@ _FACTOR, _LARGEST_FACTOR = 10, 1e7  # on sigma, for entries that are held
 
 
 class Target(NamedTuple):
-    """Where the hypergradient is to be taken."""
+    """Where the hypergradient is evaluated next."""
 
     x: PyTree
     subgradient: PyTree
@@ -81,7 +81,7 @@ def propose(
 
     def hold(state: tuple[Target, _Held]) -> tuple[Target, _Held]:
         found, held = state
-        # What moves no further than this, in each entry, moves no further than `reach` in all.
+        # If no entry moves further than this, x moves no further than `reach`.
         entries = jnp.abs(found.x - at) > reach / at.size**0.5 if h.separable else True
         held = _Held(held.entries | entries, _FACTOR * held.factor)
         new = _minimised(h, prox, at, d, b, curved, held)

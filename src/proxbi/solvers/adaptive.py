@@ -1,28 +1,27 @@
 r"""Adaptive proximal BiO: a proximal quasi-Newton method with inexact hypergradients, and nothing to set.
 
-A step evaluates the hypergradient at one trial point, decides whether to take it (`_decide.py`), and proposes the next
-(`_proximal_newton.py`):
+A step evaluates the hypergradient at one trial point, decides whether to accept it (`_decide.py`), and proposes the
+next (`_proximal_newton.py`):
 
     x+ = argmin_u  <d, u - x> + <u - x, (B + |d + s| / R) (u - x)> / 2 + h(u),                              (model)
     s+ = -(d + (B + |d + s| / R) (x+ - x))   in   dh(x+),
 
 with d ~ grad Phi(x), s in dh(x), and B the BFGS matrix of the pairs (dx, dd) seen. So |d+ + s+| is the stationarity at
-x+, for convex and nonconvex h alike. Every point that was looked at, taken or not, gives a pair: curvature of Phi is
-learned even from failures, and, as h is not part of B, it stays valid when the active constraints or the support of x
-change.
+x+, for convex and nonconvex h alike. Every point evaluated, accepted or not, gives a pair: curvature of Phi is learned
+even from failures, and, as h is not part of B, it stays valid when the active constraints or the support of x change.
 
 **The radius R** bounds the step: for convex h, <u - x, d + s> <= -<u - x, (B + |d + s| / R)(u - x)> implies |u - x| <=
 R. Near a solution |d + s| / R falls with d + s, so that convergence stays superlinear. R is ten times the longest step
-that was taken since one was refused, and half of a step that was refused.
+accepted since the last rejection, and half the length of a rejected step.
 
-**Convergence.** rtol refers to the larger of two ratios that have no units and do not change with constants added to f
-or with how steep f is at x0: |d + s| against |B (x - x0)|, the gradient that the present curvature builds up over the
-way from x0; and the decrease that the model still promises against <x - x0, B (x - x0)> / 2, the same for values. B may
-be far too large along entries that have hardly moved, and stiff entries build up a gradient that hides all others. So
-the second is at most what the objective fell by, and the first at most a hundred times its part along x - x0: over a
-distance like that from x0, what is left of the slope gains less than 1e-4 of what was gained (rtol = 1e-6). From an x0
-that is nearly an answer there is no way to go by. There |d + s| against a hundredth of |f_x| + |g_xy v| + |s|, the
-terms that cancel in it, is enough.
+**Convergence.** rtol refers to the larger of two ratios that have no units and do not depend on constants added to f or
+on the slope at x0: |d + s| against |B (x - x0)|, the gradient that the present curvature builds up over the path from
+x0; and the decrease that the model still promises against <x - x0, B (x - x0)> / 2, the same for values. B may be far
+too large along entries that have hardly moved, and stiff entries build up a gradient that hides all others. So the
+second scale is at most the decrease of the objective, and the first at most a hundred times its part along x - x0: over
+a distance like that from x0, the remaining slope gains less than 1e-4 of the decrease so far (rtol = 1e-6). From an x0
+that is nearly a solution there is no path to compare with. Then |d + s| is compared with a hundredth of |f_x| + |g_xy
+v| + |s|, the terms that cancel in it.
 """
 
 from typing import Any, NamedTuple
@@ -46,22 +45,22 @@ from proxbi.solvers._decide import BOTTOMLESS, ROUNDING, UNBOUNDED, Move, Steeri
 from proxbi.solvers._proximal_newton import Target, propose
 
 _ACCURACY = 0.1  # the error of d, relative to |d + s|: ten times more accuracy changes no step by much
-_TOLERABLE = 0.5  # the error above which a point is not taken
+_TOLERABLE = 0.5  # the error above which a point is not accepted
 _REFINED = 0.01  # of these, where a point is evaluated again
 _FIRST_STEP = 0.3  # of the length of x0: the first step; tuned on the suite, 0.3 to 1 alike
 _FIRST_GAIN = 0.1  # the part of the objective that a first step aims at where x0 = 0 gives no length
 _LEAST_COSINE = 1e-8  # between a step and the change of the gradient: below, curvature is rounding
 _MOST_IDLE = 20  # trials in which rounding hid all progress
-_KINK = 0.75  # power of the rounding unit: a refused step so short, relative to the longest, meets a kink
+_KINK = 0.75  # power of the rounding unit: a rejected step so short, relative to the longest, meets a kink
 _CANCELS = 20  # units of rounding that may be left of terms that cancel, and of their error
 _STEEP = 0.1  # of the steepest slope: above it, the slope has not fallen
-_OF_TERMS = 0.01  # of terms that cancel: what is left must be so much smaller than rtol of them
-_ALONG = 1e2  # by how much |B (x - x0)| may exceed its part along x - x0: what stiff entries build up hides the others
+_OF_TERMS = 0.01  # of terms that cancel: the rest must be below rtol times this part of them
+_ALONG = 1e2  # by how much |B (x - x0)| may exceed its part along x - x0: stiff entries hide the others
 _MEMORY, _LEAST_MEMORY = 100, 20  # pairs: as many as x has entries, and between these
 
 
 class Point(NamedTuple):
-    """A point and what is known about it."""
+    """A point, its hypergradient and its subgradient."""
 
     x: PyTree
     subgradient: PyTree
@@ -84,7 +83,7 @@ class AdaptiveState(NamedTuple):
     x0: PyTree
     started: Bool[Array, ""]
     moved: Bool[Array, ""]
-    """Whether a trial was taken, so that the subgradient belongs to x."""
+    """Whether a trial was accepted, so that the subgradient belongs to x."""
     yardstick: Scalar
     """|B (x - x0)|: what rtol compares |d + s| with."""
     promise: Scalar
@@ -109,16 +108,16 @@ class AdaptiveProxBiO(Solver):
     $$x_{k+1} = \arg\min_u\; \langle d_k, u - x_k\rangle + \tfrac12\langle u - x_k,\, (B_k + \tfrac{|d_k + s_k|}{R_k} I)
     (u - x_k)\rangle + h(u)$$
 
-    with $d_k \approx \nabla\Phi(x_k)$ as accurate as its size asks for ($|d_k - \nabla\Phi(x_k)| \le 0.1\,|d_k + s_k|$,
+    with $d_k \approx \nabla\Phi(x_k)$ as accurate as its size requires ($|d_k - \nabla\Phi(x_k)| \le 0.1\,|d_k + s_k|$,
     as estimated), $s_k \in \partial h(x_k)$ from the last prox, $B_k$ the BFGS matrix of the pairs $(\Delta x, \Delta
-    d)$, and a radius $R_k$ that grows with steps that were taken and shrinks with those refused. A step is taken only
-    if its error estimates show a decrease of $\Phi + h$, by values, or by slopes where rounding hides values. See
+    d)$, and a radius $R_k$ that grows with accepted steps and shrinks with rejected ones. A step is accepted only if,
+    given the error estimates, $\Phi + h$ decreases: by values, or by slopes if rounding hides values. See
     `docs/how-it-works.md`.
 
     **Arguments:**
 
     - `hypergradient`: `Implicit()` (Newton and CG), `Penalty()` (gradients only), or one of your own.
-    - `memory`: how many pairs the model of Phi keeps, at most; fewer where x is very large.
+    - `memory`: the maximal number of pairs that the model of Phi keeps; fewer if x is very large.
 
     References: Z. Chen, B. Kailkhura, Y. Zhou, "An accelerated proximal algorithm for regularized nonconvex and
     nonsmooth bi-level optimization", 2023 (the prox on the upper level); J. Lee, Y. Sun, M. Saunders, "Proximal
@@ -198,14 +197,15 @@ class AdaptiveProxBiO(Solver):
         curvature = _lbfgs.steepness(after.pairs)
         known = Known(at.x, at.subgradient, after.moved, before.started, length, curvature * _tree.norm(at.x))
         found = of_evaluation(problem, known, before.at.found, at.found, bounds)
-        # Where all that is left is the rounding of terms that cancel, x is stationary, however short the way was.
+        # If only the rounding of terms that cancel is left, x is stationary, however short the path was.
         rounding = _CANCELS * float(jnp.finfo(at.gap.dtype).eps) * _terms(at)
         relative = jnp.where(found.stationarity <= rounding, 0, _relative(after, found.stationarity))
         return found._replace(relative=relative, counts=found.counts + info.counts)
 
 
 def _after(state: AdaptiveState, new: Point, convex: bool) -> tuple[AdaptiveState, Bool[Array, ""]]:
-    """The state after the evaluation of the trial point, and whether that was accepted; `convex` says whether h is."""
+    """The state after the evaluation of the trial point, and whether that was accepted; `convex`: whether h is
+    convex."""
     old, stays = state.at, ~state.started | state.steering.refine
     dx, dd = _tree.subtract(new.x, old.x), _tree.subtract(new.found.grad, old.found.grad)
     move, length = _move(old, new, dx, convex, state.steering.refined), _tree.norm(dx)
@@ -215,7 +215,7 @@ def _after(state: AdaptiveState, new: Point, convex: bool) -> tuple[AdaptiveStat
     learned = clear & move.usable & ~stays
     pairs = _lbfgs.push(state.pairs, ravel_pytree(dx)[0], ravel_pytree(dd)[0], curvature, learned)
     finite = jnp.isfinite(new.found.value) & jnp.isfinite(new.gap) & (new.found.outcome <= Outcome.ROUGH)
-    same = stays | (length == 0)  # the model may lead back to x: all that is new is a better subgradient
+    same = stays | (length == 0)  # the model may lead back to x: only the subgradient is new, and better
     taken = jnp.where(same, finite, decision.taken)
     steering = _tree.where(same, state.steering, state.steering.after(decision, length, learned))
     refined = steering.refined | state.steering.refine
@@ -237,7 +237,7 @@ def _after(state: AdaptiveState, new: Point, convex: bool) -> tuple[AdaptiveStat
 def _move(old: Point, new: Point, dx: PyTree, convex: bool, sure: Bool[Array, ""]) -> Move:
     there, back = _tree.dot(old.found.grad, dx), _tree.dot(new.found.grad, dx)
     penalty = rise = new.penalty - old.penalty
-    if convex:  # where rounding of h hides the slope, <s+, x+ - x> bounds the change of h, and is no difference
+    if convex:  # if rounding of h hides the slope, <s+, x+ - x> bounds the change of h, and is not a difference
         hidden = ROUNDING * float(jnp.finfo(rise.dtype).eps) * (jnp.abs(new.penalty) + jnp.abs(old.penalty))
         least = jnp.minimum(rise, _tree.dot(new.subgradient, dx))
         rise = jnp.where(jnp.abs(there + rise) < hidden, least, rise)
@@ -258,7 +258,7 @@ def _move(old: Point, new: Point, dx: PyTree, convex: bool, sure: Bool[Array, ""
 
 
 def _proposed(problem: Problem, before: AdaptiveState, state: AdaptiveState) -> tuple[AdaptiveState, Int[Array, ""]]:
-    """The state with its next trial, and the proxes that took."""
+    """The state with its next trial, and the number of proxes used."""
     at, first, model = state.at, ~before.started, _lbfgs.model(state.pairs, problem.place.orthonormal)
     size = jnp.where(first, _tree.norm(at.found.grad), at.gap)
     radius = jnp.where(first, _first_radius(at, size), state.steering.radius)
@@ -266,7 +266,8 @@ def _proposed(problem: Problem, before: AdaptiveState, state: AdaptiveState) -> 
     reach = jnp.maximum(radius, state.steering.reach)
     ahead = propose(problem.regularizer, at.x, at.found.grad, b, state.pairs.pushed > 0, reach)
     again = Target(at.x, at.subgradient, jnp.int32(0))
-    # Until a trial is taken, the subgradient is one at the first trial: |d + s| is the size of the prox-gradient step.
+    # Until a trial is accepted, the subgradient is one at the first trial: |d + s| is the size of the prox-gradient
+    # step.
     at = _tree.where(first, at._replace(subgradient=ahead.subgradient), at)
     at = at._replace(gap=_tree.norm(_tree.axpy(1, at.subgradient, at.found.grad)))
     seen = jnp.maximum(state.watch.steepest, at.gap)
@@ -287,11 +288,11 @@ def _measured(state: AdaptiveState, model: Model, ahead: Target) -> AdaptiveStat
     built = model @ way
     residual = _tree.axpy(1, at.subgradient, at.found.grad)
     promised = jnp.abs(_tree.dot(residual, _tree.subtract(ahead.x, at.x)))
-    # Trials that were refused may have met far larger curvature than there is on the way: no more is built up than the
-    # steepest point on it shows.
+    # Rejected trials may have met far larger curvature than there is on the path: no more is built up than the steepest
+    # point on it shows.
     length = jnp.linalg.norm(way)
     yardstick = jnp.minimum(jnp.linalg.norm(built), state.watch.steepest)
-    # Nor is more gained than the objective fell: B may be far too large along entries that have hardly moved.
+    # Nor is the gain more than the decrease of the objective: B may be far too large along entries that hardly moved.
     level = at.found.value + at.penalty
     rounding = ROUNDING * float(jnp.finfo(level.dtype).eps) * (jnp.abs(at.found.value) + jnp.abs(at.penalty))
     fall = jnp.maximum(state.watch.start - level, 0) + rounding
@@ -308,12 +309,12 @@ def _relative(state: AdaptiveState, stationarity: Scalar) -> Scalar:
 
 
 def _terms(at: Point) -> Scalar:
-    """The size of the terms that d + s is the sum of."""
+    """The size of the terms whose sum is d + s."""
     return at.found.terms + _tree.norm(at.subgradient)
 
 
 def _first_radius(at: Point, slope: Scalar) -> Scalar:
-    """A part of the length of x0, the only one there is before curvature is known; from 0, a gain of a part of f."""
+    """A part of |x0|, the only length known before any curvature; from 0, the step that gains a part of f."""
     length = _tree.norm(at.x)
     level = jnp.abs(at.found.value + jnp.where(jnp.isfinite(at.penalty), at.penalty, 0))
     guess = _FIRST_GAIN * ratio(level, slope)
@@ -321,7 +322,7 @@ def _first_radius(at: Point, slope: Scalar) -> Scalar:
 
 
 def _fault(before: AdaptiveState, after: AdaptiveState, new: Point, taken: Bool[Array, ""]) -> Int[Array, ""]:
-    """Why the run cannot go on, if it cannot."""
+    """Why the run cannot continue, if it cannot."""
     outcome, moves = new.found.outcome, before.started & ~before.steering.refine
     found, watch = after.at.found, after.watch
     eps = float(jnp.finfo(found.value.dtype).eps)
@@ -340,7 +341,7 @@ def _fault(before: AdaptiveState, after: AdaptiveState, new: Point, taken: Bool[
         Fault.NEGATIVE_CURVATURE: (~before.started | stuck) & (outcome == Outcome.NEGATIVE_CURVATURE) | stuck & left,
         Fault.LOWER_UNSOLVED: ~before.started & (outcome == Outcome.UNSOLVED),
         Fault.FLAT_START: ~before.started & still,
-        # Nothing that has not even become negative is known to have no bound.
+        # An objective that is not even negative is not called unbounded.
         Fault.UNBOUNDED: moves & far & (found.value + after.at.penalty < 0) & (after.at.gap > _STEEP * watch.steepest),
         Fault.ACTIVE_SET: (idle | stuck) & kink & ~rounded,
         Fault.PRECISION: (idle | stuck) & (rounded | ~short),
@@ -352,7 +353,7 @@ def _fault(before: AdaptiveState, after: AdaptiveState, new: Point, taken: Bool[
 def _short(before: AdaptiveState, new: PyTree, length: Scalar, part: float) -> Bool[Array, ""]:
     """Whether a step is shorter than `length`, and no entry of x moves by more than this part of its own size: where
     entries differ much in size, the right step may be short beside the large ones. The size of an entry that goes to
-    zero is how far it has come from x0.
+    zero is its distance from x0.
     """
     x, x0, moved = (ravel_pytree(tree)[0] for tree in (before.at.x, before.x0, _tree.subtract(new, before.at.x)))
     sizes = jnp.maximum(jnp.abs(x), jnp.abs(x - x0))

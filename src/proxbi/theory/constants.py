@@ -13,7 +13,7 @@ proof bounds g(u_t) - g* + mu/2 |v_t - y*|^2 by (1 - sqrt(q))^t (L + mu)/2 |y^0 
     |y^T - y*|^2 <= (1 + kappa) (1 - kappa^-1/2)^T |y^0 - y*|^2,
 
 for the form of Algorithm 1 (u_0 = y^0); the appendix' first step y^1 = u_1 is not covered by this argument. T is the
-least integer that makes the factor at most 1/8, so that, with y* ell-Lipschitz (ell <= kappa),
+smallest integer for which the factor is at most 1/8, so that, with y* ell-Lipschitz (ell <= kappa),
 
     e_{k+1}^2 <= e_k^2 / 4 + ell^2 / 4 dx_k^2.                                                            (eq: 3)
 

@@ -90,9 +90,9 @@ def lower_spectrum(problem: Problem, x: PyTree, y: PyTree, steps: int = 30, key:
 
     **Arguments:**
 
-    - `problem`, `x`, `y`: where.
-    - `steps`: products; more of them bring the estimates closer.
-    - `key`: of the random first direction.
+    - `problem`, `x`, `y`: the problem and the point.
+    - `steps`: the number of products; more give closer estimates.
+    - `key`: for the random first direction.
 
     **Returns:** a `Ritz`.
 

@@ -96,7 +96,7 @@ class Repeated(LowerSolver):
     **Arguments:**
 
     - `base`: such as `GradientDescent`.
-    - `steps`: how many.
+    - `steps`: the number of steps.
 
     >>> from proxbi import GradientDescent
     >>> from proxbi.analytic import scalar_problem

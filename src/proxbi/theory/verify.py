@@ -1,8 +1,8 @@
 r"""The checks of the theory on your own problem: estimates of its constants, assumptions that look violated, and the
 margin by which Proposition 1 holds.
 
-The findings are evidence, not proof: points are sampled, Ritz values lie inside the spectrum, and segments miss what is
-beside them. A reported violation was observed; an assumption without one was merely not refuted.
+The findings are evidence, not proof: points are sampled, Ritz values lie inside the spectrum, and segments miss other
+points. A reported violation was observed; an assumption without one was merely not refuted.
 """
 
 import equinox as eqx

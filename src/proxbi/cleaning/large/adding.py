@@ -1,7 +1,7 @@
-"""All rows added up, piece by piece, for the regression that is fitted to all of them (`method.all_rows`).
+"""Sums over all rows, piece by piece, for the regression that is fitted to all of them (`method.all_rows`).
 
-The sums of a piece are some megabytes. They are kept in a hidden folder among the outputs until these are finished: a
-run that follows one that was killed does not add up these rows again.
+The sums of a piece are a few megabytes. They are kept in a hidden directory among the outputs until these are finished:
+after a run that was killed, the next run does not add up these rows again.
 """
 
 import shutil
@@ -28,21 +28,21 @@ ADDING = "fitting all rows"
 
 
 class Kept(NamedTuple):
-    """Where the sums of pieces are kept."""
+    """The files for the sums of pieces."""
 
     out: Path
     digest: str
-    """Of the input and the arguments."""
+    """The digest of the input and the arguments."""
     run: str
-    """A name that no other run has."""
+    """A unique name of this run."""
 
     def path(self, part: Part) -> Path:
-        """Of a piece."""
+        """The file of a piece."""
         return self.out / FOLDER / f"{digest_of([self.digest, part.name, part.number])}.npz"
 
 
 class Work(NamedTuple):
-    """What `_add` needs."""
+    """The arguments of `_add`."""
 
     kept: Kept
     judging: Judging
@@ -52,7 +52,7 @@ class Work(NamedTuple):
 def add_parts(
     parts: Sequence[Part], kept: Kept, run: Engine, judging: Judging, reading: Reading, apart: Apart, say: Progress
 ) -> Sums:
-    """The sums over all rows, in the order of the pieces; those of a piece that an earlier run kept are read."""
+    """The sums over all rows, in the order of the pieces; those kept by an earlier run are read."""
 
     def each() -> Iterator[Sums]:
         for done, sums in enumerate(run(_add, Work(kept, judging, reading), parts)):
@@ -66,7 +66,7 @@ def add_parts(
 
 
 def remove_sums(out: Path) -> None:
-    """They are not needed any more."""
+    """Remove the sums, which are no longer needed."""
     shutil.rmtree(out / FOLDER, ignore_errors=True)
 
 
@@ -82,7 +82,7 @@ def _add(work: Work, part: Part) -> Sums:
 
 
 def _read(path: Path) -> Sums | None:
-    """None where there are none, or they are damaged: archives have checksums."""
+    """The sums; None if there are none, or if they are damaged: archives have checksums."""
     with suppress(OSError, ValueError, KeyError, BadZipFile), np.load(path, allow_pickle=False) as file:
         return Sums(file["gram"], file["targets"], int(file["rows"]))
     return None

@@ -1,4 +1,4 @@
-"""A block of rows: judged, or added up for the fit to all rows."""
+"""Blocks of rows: judged, or added up for the fit to all rows."""
 
 from typing import TYPE_CHECKING, NamedTuple
 
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 
 class Judging(NamedTuple):
-    """All that it takes to judge a block; it goes to the processes that do."""
+    """Everything needed to judge a block; it is sent to worker processes."""
 
     judge: Judge
     encoder: Encoder
@@ -28,7 +28,7 @@ class Judging(NamedTuple):
 
 
 class Block(NamedTuple):
-    """Rows as they come, in their roles."""
+    """Rows as given, with their roles."""
 
     X: "pd.DataFrame"
     labels: Int[np.ndarray, " rows"]
@@ -36,19 +36,19 @@ class Block(NamedTuple):
     trusted: Bool[np.ndarray, " rows"] | None
     groups: Int[np.ndarray, " rows"] | None
     first: int
-    """The place of its first row in the table."""
+    """The index of its first row in the table."""
     before: Int[np.ndarray, " rows"] | None = None
-    """The label that a row had until a person decided about it; -1 for all others."""
+    """The label of a row before a person decided it; -1 for all others."""
 
 
 def block_apart(judging: Judging, X: "pd.DataFrame", labels: Int[np.ndarray, " apart"], before: int) -> Block:
-    """Trusted rows given apart, which come after as many others."""
+    """Trusted rows given separately, after `before` others."""
     groups = np.full(len(labels), len(judging.names.groups)) if judging.names.groups else None
     return Block(X, labels, np.ones(len(labels), bool), groups, before)
 
 
 class JudgedBlock(NamedTuple):
-    """What was found of its rows."""
+    """The results for the rows of a block."""
 
     found: Found
     issue: Bool[np.ndarray, " rows"]
@@ -58,7 +58,7 @@ class JudgedBlock(NamedTuple):
 
 
 def judge_block(judging: Judging, block: Block, where: Where) -> JudgedBlock:
-    """The same as in one process with all rows."""
+    """Judge a block: the same results as in one process with all rows."""
     table = _table_of(judging, block, where)
     with one_thread():
         found = judging.judge(table, block.first)
@@ -68,7 +68,7 @@ def judge_block(judging: Judging, block: Block, where: Where) -> JudgedBlock:
 
 
 def add_block(judging: Judging, block: Block, where: Where) -> Sums:
-    """What the fit to all rows needs of these."""
+    """The sums over these rows, for the fit to all rows."""
     table = _table_of(judging, block, where)
     with one_thread():
         return add_up(judging.judge, table, block.first)

@@ -1,4 +1,4 @@
-"""A Dask data frame, cleaned: its features stay where they are; what there is one of for each row is in memory."""
+"""Clean a Dask data frame: its features stay where they are; columns with one value per row are in memory."""
 
 from collections.abc import Callable
 from dataclasses import replace
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
 
 AT_ONCE = 8
-"""Sums of partitions that are added up by one task: of some megabytes each."""
+"""The number of partial sums that one task adds up: a few megabytes each."""
 
 
 def is_dask(X: Any) -> bool:
@@ -33,14 +33,14 @@ def is_dask(X: Any) -> bool:
 
 
 def columns_alone(frame: Any) -> "pd.DataFrame":
-    """A frame in memory with the same columns, and no rows."""
+    """A frame in memory with the same columns and no rows."""
     import pandas as pd
 
     return pd.DataFrame(columns=frame.columns)
 
 
 class Labels(NamedTuple):
-    """What is in memory of the rows of the frame."""
+    """The columns in memory, one value for each row of the frame."""
 
     labels: Int[np.ndarray, " rows"]
     trusted: Bool[np.ndarray, " rows"] | None
@@ -49,7 +49,7 @@ class Labels(NamedTuple):
 
     @classmethod
     def read(cls, y: Any, trusted: Any, groups: Any, rows: int) -> "Labels":
-        """Checked; each may be a Dask series."""
+        """Read and check them; each may be a Dask series."""
         y, trusted, groups = (_in_memory(each) for each in (y, trusted, groups))
         if len(y) != rows:
             raise ValueError(f"X has {rows} rows and y has {len(y)}.")
@@ -59,18 +59,18 @@ class Labels(NamedTuple):
         return cls(labels, mask, group_of, Names(classes, group_names))
 
     def some(self, rows: Any) -> "Labels":
-        """Of these rows."""
+        """Those of these rows."""
         trusted, groups = (None if part is None else part[rows] for part in (self.trusted, self.groups))
         return Labels(self.labels[rows], trusted, groups, self.names)
 
     def block(self, X: "pd.DataFrame", first: int) -> Block:
-        """With the features of these rows."""
+        """A block of these with the features of its rows."""
         require_rows(X, first, len(self.labels))
         return Block(X, self.labels, self.trusted, self.groups, first)
 
 
 def require_rows(X: "pd.DataFrame", first: int, rows: int) -> None:
-    """Raise an error if a partition has other rows than when it was first read."""
+    """Raise an error if a partition has changed its number of rows since it was first read."""
     if len(X) != rows:
         raise ValueError(
             f"the partition of X with row {first} had {rows} rows when fit began, and has {len(X)} now: write X to "
@@ -79,20 +79,20 @@ def require_rows(X: "pd.DataFrame", first: int, rows: int) -> None:
 
 
 class CleanedFrame(NamedTuple):
-    """What was found."""
+    """The result."""
 
     inputs: Inputs
-    """Of all rows, without their features."""
+    """The inputs of all rows, without their features."""
     cleaned: Cleaned
     sample: "pd.DataFrame"
     """The rows of the frame that were learned from."""
     sample_inputs: Inputs
-    """Of these, and of trusted rows given apart."""
+    """The inputs of these, and of trusted rows given separately."""
     sample_cleaned: Cleaned
     sample_apart: "pd.DataFrame | None"
-    """Those given apart."""
+    """The trusted rows given separately."""
     index: Any
-    """Of the frame."""
+    """The index of the frame."""
 
 
 def clean_frame(
@@ -109,7 +109,7 @@ def clean_frame(
     seed: int = 0,
 ) -> CleanedFrame:
     """Clean the labels `y` of a Dask data frame, on the cluster of the current client or else in threads. Labels, trust
-    and groups are taken into memory, and of the frame a partition at a time, by whoever works on it.
+    and groups are read into memory, and each worker reads one partition of the frame at a time.
     """
     import dask
     import pandas as pd
@@ -164,7 +164,7 @@ def clean_frame(
 
 
 def _each(frame: Any, work: Callable[[Any, "pd.DataFrame", Any], Any], held: Any, blocks: list[Any]) -> list[Any]:
-    """The work on each partition, with what all of them need, and what each does."""
+    """The results of `work` on each partition, with the shared `held` and its own block."""
     import dask
 
     return list(dask.compute(*_tasks(frame, work, held, blocks)))
@@ -178,7 +178,7 @@ def _tasks(frame: Any, work: Callable[[Any, "pd.DataFrame", Any], Any], held: An
 
 
 def _sum(tasks: list[Any]) -> Sums:
-    """Of what they give, a few at a time: nobody holds them all."""
+    """The sum of the results of tasks, a few at a time: no process holds them all."""
     import dask
 
     while len(tasks) > 1:
@@ -209,7 +209,7 @@ def _added(judging: Judging, X: "pd.DataFrame", block: tuple[Labels, int]) -> Su
 def _apart(
     judging: Judging, X_val: "pd.DataFrame | None", gold: Int[np.ndarray, " apart"], rows: int
 ) -> list[JudgedBlock]:
-    """The trusted rows given apart, which come after all others."""
+    """The trusted rows given separately, which come after all others."""
     if X_val is None:
         return []
     return [judge_block(judging, block_apart(judging, X_val, gold, rows), by_index)]
@@ -218,7 +218,7 @@ def _apart(
 def _joined(
     taught: Taught, judged: list[JudgedBlock], places: Int[np.ndarray, " sample"], apart: list[JudgedBlock]
 ) -> Cleaned:
-    """What was found of all rows."""
+    """The results for all rows."""
     found = overview(taught, Figures.sum([*(one.figures for one in judged), taught.apart]))
     every = [*judged, *apart]
     trusted = np.concatenate([one.trusted for one in every])
@@ -235,7 +235,7 @@ def _joined(
 
 
 def _of_all(inputs: Inputs, known: Labels, cleaned: Cleaned, gold: Int[np.ndarray, " apart"]) -> Inputs:
-    """The inputs of the sample, with what is in memory of all rows."""
+    """The inputs of the sample, with the columns in memory for all rows."""
     groups = None if known.groups is None else np.append(known.groups, np.full(len(gold), len(known.names.groups)))
     return replace(
         inputs,
@@ -248,12 +248,12 @@ def _of_all(inputs: Inputs, known: Labels, cleaned: Cleaned, gold: Int[np.ndarra
 
 
 def _some(cleaned: Cleaned, rows: Int[np.ndarray, " some"]) -> Cleaned:
-    """What was found of some rows."""
+    """The results for some rows."""
     names = ("weight", "quality", "issue", "suggested", "trusted", "decided")
     return replace(cleaned, **{name: getattr(cleaned, name)[rows] for name in names})
 
 
 def _in_memory(values: Any) -> Any:
-    """Of a Dask series or array what it holds."""
+    """The values of a Dask series or array."""
     values = values.compute() if hasattr(values, "compute") else values
     return values if values is None else np.asarray(values)

@@ -3,9 +3,9 @@
 1. `look` at labels, groups and trust, file by file: which classes and groups there are, and which rows to learn from.
 2. Take these rows, and learn from them in this process, as `clean` does; with `fit_all` also from sums over all rows,
    piece by piece (`adding.py`).
-3. `_judge` piece by piece, and write it: a file, or some row groups of a large one, whose pieces `_join` puts together.
-   What was finished by an earlier run on the same files with the same arguments is not done again: it says so in its
-   footer.
+3. `_judge` and write piece by piece: a file, or some row groups of a large one, whose pieces `_join` puts together.
+   Pieces finished by an earlier run on the same files with the same arguments are recognised by their footer and not
+   done again.
 """
 
 import shutil
@@ -66,10 +66,10 @@ Mode = Literal["weight", "drop", "relabel"]
 
 
 class TableJob(NamedTuple):
-    """What was found."""
+    """The result."""
 
     inputs: Inputs
-    """Of the rows that were learned from."""
+    """The inputs of the rows that were learned from."""
     cleaned: Overview
     summary: dict[str, Any]
     decided: Decided | None = None
@@ -96,16 +96,16 @@ def clean_files(
     steps: Sequence[Step] = (),
     progress: Progress | None = None,
 ) -> TableJob:
-    """Clean the labels of a table of many Parquet files, of which a block of rows at a time is in memory.
+    """Clean the labels of a table of many Parquet files, with one block of rows in memory at a time.
 
     **Arguments:**
 
-    - `given`: a folder, a pattern such as `data/*.parquet`, or a file.
-    - `roles`: which column is what; one label a row.
-    - `out`: the folder for the files, each with the name and the rows of one that was read.
+    - `given`: a directory, a pattern such as `data/*.parquet`, or a file.
+    - `roles`: the role of each column; one label per row.
+    - `out`: the directory for the files, each with the name and the rows of an input file.
     - `to_summary`, `decisions`, `mode`, `weights`, `learn_from`, `fit_all`, `seed`, `command`, `steps`, `progress`: as
       in `clean_file`.
-    - `to_report`: a page with the figures of all rows, and with suspects and charts of the rows that were learned from;
+    - `to_report`: a page with the figures of all rows, and suspects and charts of the rows that were learned from;
       `show_rows`: whether it shows single rows.
     - `engine`: "blocks", one after another in this process; or "dask", on the cluster of `scheduler`, or on `workers`
       processes of this machine.
@@ -165,8 +165,8 @@ def clean_files(
 
 @contextmanager
 def _alone(out: Path) -> Iterator[None]:
-    """Keep other runs out of the folder, which is removed again if nothing was written; without what runs left in it
-    that were killed.
+    """Keep other runs out of the directory, and remove the leftovers of killed runs; the directory is removed again if
+    nothing was written.
     """
     made = not out.exists()
     out.mkdir(parents=True, exist_ok=True)
@@ -201,7 +201,7 @@ def _report(path: Path, taught: Taught, found: Overview, shown: Shown, page: dic
 def check(
     parts: list[Part], given: Path, roles: Roles, out: Path, others: list[Path], decisions: Path | None = None
 ) -> None:
-    """Refuse what cannot be read or written, before any work is done."""
+    """Raise an error for anything that cannot be read or written, before any work is done."""
     import pyarrow.parquet as pq
 
     if roles.label is None:
@@ -231,21 +231,21 @@ def check(
 
 
 class Writing(NamedTuple):
-    """What `_judge` needs."""
+    """The arguments of `_judge`."""
 
     judging: Judging
     reading: Reading
     mode: Mode
     out: Path
     digest: str
-    """Of the input and the arguments."""
+    """The digest of the input and the arguments."""
     run: str
-    """A name that no other run has."""
+    """A unique name of this run."""
 
 
 def _judge(work: Writing, part: Part) -> Figures | None:
-    """Judge the rows of a piece, and write it; unless that is done. A file that is finished has the figures of all of
-    its pieces: the first one stands for them.
+    """Judge the rows of a piece and write it, unless that is done. A finished file has the figures of all its pieces:
+    they are returned for its first piece.
     """
     whole = finished(part.whole(work.out), work.digest)
     if whole is not None:
@@ -261,7 +261,7 @@ def _judge(work: Writing, part: Part) -> Figures | None:
 
 
 def _join(work: Writing, part: Part) -> None:
-    """Put the pieces of a file together, and remove them; unless that is done."""
+    """Join the pieces of a file and remove them, unless that is done."""
     path, pieces = part.whole(work.out), part.pieces(work.out)
     if finished(path, work.digest) is None:
         write_all([(path, lambda to: join(to, pieces, work.digest))], work.run)

@@ -1,4 +1,4 @@
-"""What a sample of a table teaches about all of its rows, and what is said in the end of the whole table."""
+"""Learning from a sample of a table, and the findings for the whole table."""
 
 from collections.abc import Callable
 from dataclasses import replace
@@ -18,18 +18,18 @@ from proxbi.cleaning.result import Cleaned, Overview, RowCounts
 from proxbi.cleaning.run import FEWEST_ROWS, NOTHING_LEFT
 
 AddAll = Callable[[Judging], Sums]
-"""The sums over all rows of the table but those given apart, with the weights that this judge gives them."""
+"""The sums over all rows of the table except those given separately, with the weights from this judge."""
 
 
 class Taught(NamedTuple):
-    """What was learned."""
+    """The result of learning from the sample."""
 
     inputs: Inputs
-    """Of the sample."""
+    """The inputs of the sample."""
     learned: Learned
     judging: Judging
     apart: Figures
-    """Of trusted rows given apart."""
+    """The figures of trusted rows given separately."""
 
 
 def teach(
@@ -44,7 +44,7 @@ def teach(
     progress: Callable[[str, float], None] | None = None,
     add: AddAll | None = None,
 ) -> Taught:
-    """Learn from a sample, whose rows have these places among the `rows` of the table; `apart` are the classes of
+    """Learn from a sample, whose rows have these indices among the `rows` of the table; `apart` are the classes of
     trusted rows that come after them all. With `add` the regression is fitted to all rows, if there are more.
     """
     if inputs.trusted is None and rows < FEWEST_ROWS:
@@ -68,7 +68,7 @@ def teach(
 
 
 def overview(taught: Taught, figures: Figures) -> Overview:
-    """What is said of the table, by what was counted of all of its rows."""
+    """The findings for the table, from the figures of all its rows."""
     learned, by_class = taught.learned, figures.by_class
     grouped = taught.inputs.groups is not None
     found = learned.findings(figures, learned.sample.take(learned.judged.some), grouped=grouped)
@@ -80,7 +80,7 @@ def overview(taught: Taught, figures: Figures) -> Overview:
 
 
 def of_sample(taught: Taught, found: Overview) -> Cleaned:
-    """The rows that were learned from, with what is said of the whole table: for the report."""
+    """The rows that were learned from, with the findings for the whole table: for the report."""
     judged, table = taught.learned.judged, taught.learned.sample
     known = Found(judged.weight, judged.quality, judged.other)
     rows = of_rows(known, flagged(known, table.trusted), table, judged.review)
@@ -88,7 +88,7 @@ def of_sample(taught: Taught, found: Overview) -> Cleaned:
 
 
 def _of_trusted(table: Table, labels: Int[np.ndarray, " trusted"]) -> Figures:
-    """Rows that are only counted."""
+    """The figures of rows that are only counted."""
 
     def nothing(size: int) -> Tally:
         return Tally(*(np.zeros(size, kind) for kind in (int, int, float, float)))

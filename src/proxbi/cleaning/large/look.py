@@ -1,5 +1,5 @@
-"""The first pass over a table in blocks: which classes and groups there are, which rows may be learned from, and what
-the rows are that decisions name.
+"""The first pass over a table in blocks: its classes and groups, the rows that may be learned from, and the rows that
+decisions name.
 """
 
 from pathlib import Path
@@ -16,14 +16,14 @@ from proxbi.cleaning.method.drawing import Drawn, drawn, merged
 
 
 class TableOf(NamedTuple):
-    """What is cleaned."""
+    """The table to clean."""
 
     parts: list[Part]
     given: Path
     roles: Roles
     decisions: Path | None
     digest: str
-    """Of the files, when the run began."""
+    """The digest of the files when the run began."""
 
     @property
     def rows(self) -> int:
@@ -39,12 +39,12 @@ class TableOf(NamedTuple):
 
 
 def digest_of_files(parts: list[Part]) -> str:
-    """By what changes when they do: their bytes are too many to be read for this."""
+    """A digest of their marks, which change with the files: reading all their bytes would take too long."""
     return digest_of([part.mark() for part in parts])
 
 
 class Looking(NamedTuple):
-    """What `_look` needs."""
+    """The arguments of `look`."""
 
     roles: Roles
     seed: int
@@ -66,7 +66,7 @@ class Looked(NamedTuple):
 
 
 def look(looking: Looking, part: Part) -> Looked:
-    """At a piece of the table."""
+    """Look at a piece of the table."""
     roles, label, by_hand = looking.roles, str(looking.roles.label), looking.named
     calls = None if by_hand is None else roles.id
     wanted = [name for name in (label, roles.trusted_column, roles.group, calls) if name is not None]
@@ -91,14 +91,14 @@ def look(looking: Looking, part: Part) -> Looked:
 
 
 def _within(rows: Int[np.ndarray, " named"], first: int, count: int) -> Bool[np.ndarray, " rows"]:
-    """Which of `count` rows from `first` on are among these."""
+    """Which of the `count` rows from `first` on are among these."""
     found = np.zeros(count, bool)
     found[rows[slice(*np.searchsorted(rows, [first, first + count]))] - first] = True
     return found
 
 
 class Columns(NamedTuple):
-    """The columns of a batch that are no features."""
+    """The columns of a batch that are not features."""
 
     labels: np.ndarray
     trusted: Any
@@ -106,7 +106,7 @@ class Columns(NamedTuple):
 
 
 def columns_of(roles: Roles, part: Part, first: int, table: Any) -> Columns:
-    """Checked; the messages name the file and the row."""
+    """The columns, checked; error messages name the file and the row."""
     label = str(roles.label)
 
     def where(row: int) -> str:
@@ -124,7 +124,7 @@ def columns_of(roles: Roles, part: Part, first: int, table: Any) -> Columns:
 
 
 def subject(table: TableOf, looked: list[Looked]) -> Subject | None:
-    """What decisions must fit."""
+    """The table that decisions must fit."""
     if table.decisions is None:
         return None
     named = {row: both for one in looked for row, both in one.named.items()}

@@ -1,8 +1,7 @@
-"""A table of many Parquet files: which they are, their rows block by block, and files with columns added.
+"""A table of many Parquet files: finding them, reading rows block by block, and writing files with columns added.
 
-What is judged and written at a time, and what a restart need not do again, is a piece: a file, or, of a large one, some
-of its row groups. The pieces of a file lie in a hidden folder beside its place until all are there; then they become
-one file.
+The unit of judging, writing and restarting is a piece: a file, or some row groups of a large one. The pieces of a file
+are kept in a hidden directory next to its output until all are finished; then they are joined into one file.
 """
 
 import hashlib
@@ -22,13 +21,13 @@ from proxbi.cleaning.inputs.checks import by_index
 from proxbi.cleaning.method.summary import Figures, Tally
 
 BATCH = 1 << 16
-"""Rows that are in memory at a time: some megabytes, and so many that reading them costs little beside judging them."""
+"""Rows in memory at a time: a few megabytes, and enough that reading takes little time compared with judging."""
 PIECE = 1 << 19
-"""Rows that are judged and written at a time, unless a row group has more: a minute of work, roughly."""
+"""Rows judged and written at a time, unless a row group has more: roughly a minute of work."""
 CHECKED = {"page_checksum_verification": True}
-"""Of files that have checksums, as ours do, a flipped bit is noticed."""
+"""Flipped bits are detected in files with checksums, as these outputs are."""
 MARK = b"proxbi"
-"""What is kept in the footer of a finished file: which run it belongs to, and its figures."""
+"""The key in the footer of a finished file, which contains its run and its figures."""
 
 
 class Part(NamedTuple):
@@ -36,50 +35,50 @@ class Part(NamedTuple):
 
     path: Path
     name: str
-    """Below the folder of them all; its output has the same below the folder of outputs."""
+    """Relative to the input directory; its output has the same name relative to the output directory."""
     first: int
-    """The place of its first row in the table."""
+    """The index of its first row in the table."""
     rows: int
     groups: range = range(0)
     """Its row groups."""
     start: int = 0
-    """The place of its first row in its file."""
+    """The index of its first row in its file."""
     number: int = 0
-    """Which of the pieces of its file this is,"""
+    """The number of this piece in its file,"""
     of: int = 1
-    """and how many there are."""
+    """and the number of pieces."""
 
     def __str__(self) -> str:
         return str(self.path)
 
     def where(self, row: int) -> str:
-        """How messages call a row of it."""
+        """The name of a row in messages."""
         return f"{by_index(self.start + row)} of {self.path}"
 
     def whole(self, out: Path) -> Path:
-        """Where the output of its file goes, below the folder of outputs."""
+        """The output of its file, in the output directory."""
         return out / self.name
 
     def pieces(self, out: Path) -> list[Path]:
-        """Where those of the pieces of its file go."""
+        """The outputs of the pieces of its file."""
         whole = self.whole(out)
         folder = whole.with_name(f".{whole.name}.pieces")
         return [folder / f"{number}.parquet" for number in range(self.of)] if self.of > 1 else [whole]
 
     def mark(self) -> tuple[str, int, int, int]:
-        """What changes when the file does."""
+        """A mark that changes when the file does."""
         stat = self.path.stat()
         return self.name, self.rows, stat.st_size, stat.st_mtime_ns
 
 
 def is_many(given: Path) -> bool:
-    """Whether this means several files: a folder, or a pattern."""
+    """Whether this means several files: a directory, or a pattern."""
     return given.is_dir() or (not given.exists() and any(sign in str(given) for sign in "*?["))
 
 
 def find_parts(given: Path) -> list[Part]:
-    """The files of a folder, those that a pattern matches, or the one, in the order of their names, large ones in
-    pieces; all of them Parquet, with the same columns.
+    """The files of a directory, those that a pattern matches, or the single file, sorted by name, large ones in pieces;
+    all of them Parquet, with the same columns.
     """
     import pyarrow.parquet as pq
 
@@ -110,7 +109,7 @@ def _group_sizes(file: Any) -> list[int]:
 
 
 def _cut(whole: Part, sizes: list[int]) -> list[Part]:
-    """A file in pieces of as many row groups as have `PIECE` rows, and of one at least."""
+    """A file in pieces of as many row groups as have `PIECE` rows, and at least one."""
     ends = np.cumsum([0, *sizes])
     cuts = [0]
     for number in range(1, len(sizes)):
@@ -126,7 +125,7 @@ def _cut(whole: Part, sizes: list[int]) -> list[Part]:
 
 
 def _matching(given: Path) -> tuple[Path, list[Path]]:
-    """The folder of the files, and these, with absolute paths: workers may have been started elsewhere."""
+    """The directory of the files, and the files, as absolute paths: workers may run in another directory."""
     if given.is_dir():
         folder = given.absolute()
         found = [path for end in ("parquet", "pq") for path in folder.rglob(f"*.{end}") if not path.is_dir()]
@@ -153,13 +152,13 @@ def _require_alike(first: Path, types: dict[str, Any], path: Path, found: dict[s
 
 
 def batches(part: Part, columns: Sequence[str] | None = None) -> Iterator[tuple[int, Any]]:
-    """The rows of a piece as Arrow tables of at most `BATCH`, each with the place of its first row in the piece; of one
-    without rows one table without any.
+    """The rows of a piece as Arrow tables of at most `BATCH` rows, each with the index of its first row in the piece;
+    one empty table for a piece without rows.
     """
     import pyarrow as pa
     import pyarrow.parquet as pq
 
-    # Mapped: a row group is otherwise taken into memory whole, however large it is.
+    # Memory-mapped: otherwise a whole row group is read into memory, however large it is.
     with said_of_parquet(str(part.path)), pq.ParquetFile(part.path, memory_map=True, **CHECKED) as file:
         first, wanted = 0, None if columns is None else list(columns)
         for batch in file.iter_batches(BATCH, row_groups=list(part.groups), columns=wanted):
@@ -172,7 +171,7 @@ def batches(part: Part, columns: Sequence[str] | None = None) -> Iterator[tuple[
 
 
 def take(places: Int[np.ndarray, " rows"], part: Part) -> Any:
-    """Those rows of a file that have these places in the table, as an Arrow table."""
+    """The rows of a file with these indices in the table, as an Arrow table."""
     import pyarrow as pa
 
     ours = places[slice(*np.searchsorted(places, [part.first, part.first + part.rows]))] - part.first
@@ -184,7 +183,7 @@ def take(places: Int[np.ndarray, " rows"], part: Part) -> Any:
 
 
 def write_blocks(path: Path, blocks: Iterator[tuple[Any, Figures | None]], digest: str) -> Figures:
-    """Write Arrow tables as one file, with the sum of the figures that come with them in its footer."""
+    """Write Arrow tables as one file, with the sum of their figures in its footer."""
     import pyarrow.parquet as pq
 
     writer, parts = None, []
@@ -221,7 +220,7 @@ def join(path: Path, pieces: Sequence[Path], digest: str) -> Figures:
 
 
 def _of_piece(path: Path, file: Any, group: int) -> Any:
-    """A row group. A piece that is damaged is removed: the next run writes it again."""
+    """A row group. A damaged piece is removed: the next run writes it again."""
     import pyarrow as pa
 
     try:
@@ -247,7 +246,7 @@ def finished(path: Path, digest: str) -> Figures | None:
 
 
 def beside(out: Path, parts: Sequence[Part]) -> list[Path]:
-    """Parquet files among the outputs that are none of them: of an earlier run on other files, most likely."""
+    """Parquet files in the output directory that are not outputs: probably of an earlier run on other files."""
     ours = {part.whole(out) for part in parts}
     return sorted(path for path in out.rglob("*.parquet") if path not in ours and not _is_hidden(path, out))
 

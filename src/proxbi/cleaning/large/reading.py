@@ -1,4 +1,4 @@
-"""The rows of a piece of the table, block by block, as they are judged."""
+"""The rows of a piece of the table, block by block, ready to be judged."""
 
 from collections.abc import Iterator
 from functools import partial
@@ -17,11 +17,11 @@ from proxbi.cleaning.large.parquet import Part, batches
 
 
 class Reading(NamedTuple):
-    """What is read of each row."""
+    """The columns to read."""
 
     roles: Roles
     features: list[str]
-    """The columns that are."""
+    """The feature columns."""
     decided: Decided | None
 
 
@@ -34,7 +34,7 @@ class Read(NamedTuple):
     """As they are in the file."""
     block: Block
     where: Where
-    """How messages call its rows."""
+    """The names of its rows in messages."""
 
 
 def blocks(reading: Reading, names: Names, part: Part) -> Iterator[Read]:
@@ -52,21 +52,21 @@ def blocks(reading: Reading, names: Names, part: Part) -> Iterator[Read]:
 
 
 def _where(part: Part, first: int, row: int) -> str:
-    """How a row of a block is called, by its number there."""
+    """The name of a row of a block, given its number there."""
     return part.where(first + row)
 
 
 def _by_hand(
     reading: Reading, names: Names, columns: Columns, first: int
 ) -> tuple[np.ndarray, Bool[np.ndarray, " rows"] | None, Int[np.ndarray, " rows"] | None]:
-    """The labels and the trust of a block with what was decided, and the labels that decided rows had."""
+    """The labels and the trust of a block after decisions, and the earlier labels of decided rows."""
     if reading.decided is None:
         return columns.labels, columns.trusted, None
     count, classes = len(columns.labels), names.classes
     rows, decided = reading.decided.within(first, count)
     labels, before, picked = columns.labels.copy(), np.full(count, -1), np.zeros(count, bool)
     labels[rows], picked[rows] = decided, True
-    # A label that no row has any more is not a class.
+    # A label that no row has any longer is not a class.
     had = np.minimum(np.searchsorted(classes, columns.labels[rows]), len(classes) - 1)
     before[rows] = np.where(classes[had] == columns.labels[rows], had, -1)
     return labels, picked if columns.trusted is None else columns.trusted | picked, before

@@ -22,29 +22,29 @@ from proxbi.cleaning.method.drawing import merged, with_apart
 from proxbi.cleaning.method.memory import require_memory
 
 LOOKED, TAKEN, LEARNED = 0.05, 0.15, 0.3
-"""The share of the work that is done after each stage, roughly: all else is judging."""
+"""Roughly the share of the work done after each stage: the rest is judging."""
 
 Progress = Callable[[str, float], None]
 
 
 Apart = tuple[Any, Int[np.ndarray, " apart"], int]
-"""Trusted rows given apart: their features, or None, their classes, and how many rows come before them."""
+"""Trusted rows given separately: their features, or None, their classes, and the number of rows before them."""
 Adding = Callable[[Engine, Judging, Reading, Apart, Progress], Sums]
 """Adds up all rows of the table."""
 
 
 class Shown(NamedTuple):
-    """The rows that were learned from, as they came."""
+    """The rows that were learned from, as given."""
 
     X: Any
     """Their features, a data frame."""
     places: Int[np.ndarray, " sample"]
-    """In the table."""
+    """Their indices in the table."""
     ids: list[Any] | None
     unused: dict[str, str]
-    """Columns that are no features, and why."""
+    """Columns that are not features, and why."""
     earlier: list[dict[str, Any]]
-    """What was decided before, also of rows that were not learned from: the next decisions have it too."""
+    """Earlier decisions, including those on rows that were not learned from: the next decisions contain them."""
 
 
 def learned(
@@ -56,8 +56,8 @@ def learned(
     say: Progress,
     adding: Adding | None = None,
 ) -> tuple[Taught, Shown, Decided | None]:
-    """Draw a sample of the rows, take them, and learn from them, with `adding` also from sums over all rows; what these
-    rows are; and what was decided.
+    """Draw a sample of the rows, read it, and learn from it, with `adding` also from sums over all rows; returns the
+    result, these rows, and the decisions.
     """
     say("looking at the labels", 0.0)
     named, total = None if table.decisions is None else rows_named(table.decisions), table.rows
@@ -74,7 +74,7 @@ def learned(
     of_files = merged(seed, learn_from, [one.drawn for one in looked])
     places = with_apart(seed, learn_from, of_files, total, 0)
     rows = _sample(run, table, places)
-    # Trusted rows given apart come after all others.
+    # Trusted rows given separately come after all others.
     apart = 0 if rows.y_val is None else len(rows.y_val)
     final = with_apart(seed, learn_from, of_files, total, apart)
     kept, kept_apart = np.flatnonzero(np.isin(places, final)), final[final >= total] - total
@@ -100,7 +100,7 @@ def learned(
 
 
 def _sample(run: Engine, table: TableOf, places: np.ndarray) -> Rows:
-    """The rows with these places, as those of one file."""
+    """The rows with these indices, like those of one file."""
     import pyarrow as pa
 
     found = list(run(take, places, table.parts))
@@ -116,7 +116,7 @@ def _sample(run: Engine, table: TableOf, places: np.ndarray) -> Rows:
 
 
 def _arguments(rows: Rows, decided: Decided | None, kept: np.ndarray, kept_apart: np.ndarray) -> dict[str, Any]:
-    """For `prepare`, of some of the rows and some of those apart."""
+    """The arguments of `prepare`, for some of the rows and some of those given separately."""
     found = rows.arguments(decided)
     for name in ("X", "y", "trusted", "groups", "given"):
         found[name] = _taken(found.get(name), kept)

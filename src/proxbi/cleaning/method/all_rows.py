@@ -1,8 +1,8 @@
 r"""The regression that judges, fitted to all rows of a table that is too large to be learned from as a whole.
 
-Settings, landmarks, calibration and noise are learned from a sample. They judge every row once, which gives its weight
-w_i, as they weigh the rows of the sample. With k_i the kernel values of row i with the landmarks, the fit of
-`ridge.py` needs nothing of the rows but two sums,
+Settings, landmarks, calibration and noise are learned from a sample. With them every row is judged once, which gives
+its weight w_i, as for the rows of the sample. With k_i the kernel values of row i with the landmarks, the fit of
+`ridge.py` needs only two sums over the rows,
 
     G = sum_i w_i k_i k_i',    H = sum_i w_i k_i e_i',
 
@@ -10,11 +10,11 @@ since phi_i = W' k_i with W the whitening of `kernel.py`, so that
 
     A = W' G W + ridge I = M M',    R = W M^-T,    scores s_i = k_i' R R' H,    leverages l_i = w_i |R' k_i|^2.
 
-Sums of blocks of rows are added up wherever the blocks are (map and reduce), in the memory of a few matrices of the
-size of G. Every row is then judged by the fit without it, (s_i - l_i e_i) / (1 - l_i), as those of a sample are.
+Sums of blocks of rows are computed where the blocks are (map and reduce), in the memory of a few matrices as large as
+G. Every row is then judged by the fit without it, (s_i - l_i e_i) / (1 - l_i), as those of a sample are.
 
-All of this is in double precision. W magnifies rounding errors a thousand times, and those of single precision depend
-on how many rows a processor works on at a time: a table would not be judged alike as a whole and in blocks.
+All of this is in double precision. W magnifies rounding errors a thousand times, and in single precision these depend
+on how many rows a processor works on at a time: a table would be judged differently as a whole and in blocks.
 """
 
 from collections.abc import Callable, Iterable, Iterator
@@ -35,18 +35,18 @@ MAPPED = 1 << 16
 
 
 class Sums(NamedTuple):
-    """What the fit needs of some rows."""
+    """The sums over some rows that the fit needs."""
 
     gram: Float[np.ndarray, "landmarks landmarks"]
     """G."""
     targets: Float[np.ndarray, "landmarks classes"]
     """H."""
     rows: int
-    """How many have a weight."""
+    """The number of rows with a weight."""
 
     @classmethod
     def total(cls, parts: "Iterable[Sums]") -> "Sums":
-        """Of all of them, one after another: none is kept."""
+        """The sums over all parts, added one after another: none is kept."""
         several = iter(parts)
         gram, targets, rows = next(several)
         gram, targets = gram.copy(), targets.copy()
@@ -67,7 +67,7 @@ class Precise(NamedTuple):
     scorer: Scorer
 
     def __call__(self, rows: Table) -> Scores:
-        """Of these rows."""
+        """The scores of these rows."""
         found = np.zeros((len(rows.labels), self.scorer.coefficients.shape[1]))
         for some, values in self.blocks(rows):
             found[some] = values @ self.scorer.coefficients
@@ -98,7 +98,7 @@ def add_up(judge: Judge, rows: Table, first: int = 0) -> Sums:
 
 
 class LeaveOneOut(NamedTuple):
-    """Scores of rows by the fit to all others. In the place of a `Scorer`."""
+    """Scores of rows by the fit to all others; replaces a `Scorer`."""
 
     weigh: Judge
     """Gives rows their weight."""
@@ -109,7 +109,7 @@ class LeaveOneOut(NamedTuple):
 
     @classmethod
     def of(cls, weigh: Judge, sums: Sums, whitening: Array, penalty: Array) -> "LeaveOneOut":
-        """Of the sums with these weights, and e^penalty as ridge."""
+        """From the sums with these weights, and e^penalty as ridge."""
         whiten = np.asarray(whitening, np.float64)
         curved = whiten.T @ sums.gram @ whiten
         curved[np.diag_indices_from(curved)] += np.exp(float(penalty))
@@ -117,7 +117,7 @@ class LeaveOneOut(NamedTuple):
         return cls(weigh, root @ (root.T @ sums.targets), np.asfortranarray(root))
 
     def __call__(self, rows: Table) -> Scores:
-        """Of rows that were not learned from."""
+        """The scores of rows that were not learned from."""
         scores = _precise(self.weigh)(rows)
         return [self.scores(rows, _totals(rows, self.weigh(rows))), *scores[1:]]
 
@@ -152,7 +152,7 @@ def refit(
 
 
 def of_table(table: Table, places: Int[np.ndarray, " sample"]) -> AddUp:
-    """Of a table in memory, from which the rows at these places were drawn."""
+    """The sums of a table in memory, from which the rows at these places were drawn."""
 
     def add(judge: Judge) -> Sums:
         ours = judge._replace(places=places)

@@ -4,7 +4,7 @@ x = log bandwidth, log ridge, log temperature, and the noise: log-odds of a wron
 C = coefficients, a row for each of n rows that are fitted, a column for each class
 
 lower   weighted kernel ridge regression of one-hot labels E, min over s of sum_i w_i |s(u_i) - e_i|^2 + ridge |s|^2:
-        its answer is s(u) = sum_i k(u, u_i) sqrt(w_i) C_i, where C minimises the strongly convex quadratic
+        its solution is s(u) = sum_i k(u, u_i) sqrt(w_i) C_i, where C minimises the strongly convex quadratic
             g(x, C) = <C, (V K V + ridge I) C> / (2 n) - <C, V E> / n,    V = diag(sqrt(w)),  K_ij = k(u_i, u_j)
 upper   f(x, C) = mean of -log p(label_j | u_j) over trusted rows and of -log P(given_j | u_j) over noisy ones, none of
                   them fitted; p(. | u) = softmax(s(u) / temperature), P by `label_noise.py`; and, with m such rows, a
@@ -50,7 +50,7 @@ BOXES = {
 }
 START = {"bandwidth": -1.5, "ridge": -1.0, "temperature": -2.5, "rate": -2.0}
 STEPS, TOL = 60, 2e-3
-SOLVER = AdaptiveProxBiO(Implicit(inner_steps=400))  # in single precision, more gain nothing
+SOLVER = AdaptiveProxBiO(Implicit(inner_steps=400))  # in single precision, more steps gain nothing
 
 
 class Part(NamedTuple):

@@ -6,7 +6,8 @@ blended on one scale,
     p(t | u) = softmax_t( sigma_t sum_l beta_l s_l(t | u) + bias_t ),      b = (1 - DOUBT) p + DOUBT / K,
 
 so that the logarithms of beta and sigma and the biases are few numbers, the *calibration*. A learner of noisy labels is
-blurred, by how much depends on the noise, and leans towards classes that get too many labels: beta and bias undo both.
+blurred, by an amount that depends on the noise, and leans towards classes that get too many labels: beta and bias undo
+both.
 """
 
 from typing import NamedTuple
@@ -16,21 +17,21 @@ from jaxtyping import Float, Int
 from scipy.optimize import minimize
 
 DOUBT = 0.01
-"""The share of rows about which even a sure belief is taken to be wrong."""
+"""The share of rows for which even a confident belief is assumed to be wrong."""
 TINY = 1e-300
 SHARPNESS_SD, BIAS_SD, CLASS_SD = 0.7, 0.5, 0.3
-"""Of the prior of the calibration: the centre may be off by a factor of two, a class by e^.5 in its odds, and by e^.3
-in its sharpness."""
+"""Standard deviations of the prior of the calibration: the centre may be off by a factor of two, a class by e^.5 in its
+odds, and by e^.3 in its sharpness."""
 FIXED_SD = 1e-3
-"""Of what is not to be moved: how sharp a class is, where few labels or doubtful ones would have to tell."""
+"""For what stays fixed: the sharpness of a class, if there are only few or doubtful labels to estimate it from."""
 VAGUE_SD = 1.0
-"""Of the sharpness, where there is only what is usual to go by."""
+"""Of the sharpness, if only its usual value is known."""
 NEWTON_STEPS = 60
-"""Of all fits: they are few numbers."""
+"""In all fits: there are few numbers."""
 
 
 class Labels(NamedTuple):
-    """Labels as they came."""
+    """Labels as given."""
 
     given: Int[np.ndarray, " rows"]
     groups: Int[np.ndarray, " rows"]
@@ -40,7 +41,7 @@ class Labels(NamedTuple):
     """The class that a person decided on, having seen the label; -1 for rows that nobody decided."""
 
     def take(self, rows: np.ndarray) -> "Labels":
-        """Of some rows."""
+        """The labels of some rows."""
         decided = None if self.decided is None else self.decided[rows]
         return Labels(self.given[rows], self.groups[rows], self.repeats[rows], decided)
 
@@ -50,7 +51,7 @@ class Labels(NamedTuple):
         return self.given if self.decided is None else np.where(self.decided >= 0, self.decided, self.given)
 
     def possible(self, classes: int) -> Float[np.ndarray, "rows classes"]:
-        """1 for each class that the row may have: all of them, or the one that was decided on."""
+        """1 for each class that the row may have: all of them, or the one decided on."""
         every = np.ones((len(self.given), classes))
         if self.decided is not None:
             known = self.decided >= 0
@@ -85,9 +86,9 @@ class Calibration(NamedTuple):
 
 
 Scores = list[Float[np.ndarray, "rows classes"]]
-"""Of each learner."""
+"""The scores of each learner."""
 Offset = Float[np.ndarray, "rows classes"] | float
-"""Added to the logits: what the label says of the class of a row that was looked at because of it."""
+"""Added to the logits: the evidence of the label for the class of a row that was reviewed because of it."""
 
 
 def calibrate(
@@ -110,7 +111,7 @@ def calibrate(
     def loss(x: np.ndarray) -> tuple[float, np.ndarray]:
         now = _unpacked(x, learners)
         p = now.softmax(scores, offset)
-        slope = targets - p * totals  # of sum(targets log p), by the logits
+        slope = targets - p * totals  # of sum(targets log p), in the logits
         scaled = slope * np.exp(now.by_class)
         parts = [np.exp(log) * np.sum(scaled * each, axis=0) for log, each in zip(now.sharpness, scores, strict=True)]
         gradient = np.concatenate([[part.sum() for part in parts], slope.sum(axis=0), np.sum(parts, axis=0)])
@@ -125,8 +126,8 @@ def calibrate(
 def uncertainty(
     calibration: Calibration, scores: Scores, repeats: Float[np.ndarray, " trusted"], offset: Offset = 0.0
 ) -> Float[np.ndarray, "numbers numbers"]:
-    """The covariance of a calibration by the labels of these rows (Laplace): the inverse of the information in them and
-    in the prior.
+    """The covariance of a calibration given the labels of these rows (Laplace): the inverse of the information in them
+    and in the prior.
     """
     p, scale = calibration.softmax(scores, offset), np.exp(calibration.by_class)
     effects = [np.exp(log) * scale * each for log, each in zip(calibration.sharpness, scores, strict=True)]
@@ -139,7 +140,7 @@ def uncertainty(
 
 
 def log_prior(calibration: Calibration, usual: Calibration) -> float:
-    """Of the sharpness, up to a constant: much blur, which explains any labels, is unusual."""
+    """The log prior of the sharpness, up to a constant: much blur, which explains any labels, is unlikely."""
     return -float(np.sum((calibration.sharpness - usual.sharpness) ** 2)) / (2 * VAGUE_SD**2)
 
 
@@ -158,5 +159,5 @@ def _spread(calibration: Calibration, sharpness_sd: float, class_sd: float) -> F
 
 
 def without_noise(belief: Float[np.ndarray, "rows classes"], labels: Labels) -> Float[np.ndarray, " rows"]:
-    """The log-likelihood of each label if none is wrong, or of the class that was decided on."""
+    """The log-likelihood of each label if none is wrong, or of the class decided on."""
     return labels.repeats * np.log(belief[np.arange(len(belief)), labels.truth])

@@ -14,7 +14,7 @@ from typing import Any, Literal, NamedTuple
 
 import numpy as np
 from jaxtyping import Bool, Float, Int
-from threadpoolctl import threadpool_limits  # type: ignore[import-untyped]  # it has no types
+from threadpoolctl import threadpool_limits  # type: ignore[import-untyped]  # untyped
 
 from proxbi.cleaning.method import samples, selection, summary
 from proxbi.cleaning.method.all_rows import AddUp, of_table, refit
@@ -57,7 +57,7 @@ def clean(
 
     - `features`: finite, and scaled so that distances mean something.
     - `labels`: class indices 0..classes-1, some of them wrong.
-    - `classes`: how many classes there are.
+    - `classes`: the number of classes.
     - `trusted`: the rows whose labels are right. Without any, noisy rows judge noisy rows, and a warning says so.
     - `groups`: the annotator or source 0, 1, ... of each row; each has its own noise rate.
     - `sample_weight`: the weight of each row.
@@ -72,7 +72,7 @@ def clean(
     - `fit_all`: if there are more rows than that, fit the regression that judges to all of them, in the memory of a
       block of rows (`all_rows.py`).
     - `seed`: the same seed gives the same result.
-    - `progress`: called with a stage and the share of the work that is done.
+    - `progress`: called with a stage and the share of the work done.
 
     **Returns:** a `Cleaned`: the labels that are probably wrong, quality and weight of each row, and rates of noise.
 
@@ -87,7 +87,7 @@ def clean(
     table = table._replace(learn_from=checked_number(learn_from))
     check_weights(weights, sample_weight is not None, len(table.judges))
     check_fit_all(fit_all, weights, votes is not None)
-    # All votes are read together: a table with votes is no sample.
+    # All votes are used together: a table with votes is never sampled.
     may = table.repeats > 0
     require_memory(min(learn_from, len(may)), classes, table.features.shape[1])
     places = np.arange(len(table.labels)) if votes is not None else learned_from(seed, learn_from, table.trusted, may)

@@ -1,49 +1,50 @@
-r"""From the scores of learners to the quality of every label, with what is not sure of it.
+r"""From the scores of learners to the quality of every label, with its uncertainty.
 
-**Is there noise at all?** Belief calibrated on the given labels as if none were wrong explains them without noise. It
-is the simplest explanation, and kept unless there is a sign against it:
+**Is there noise at all?** Belief calibrated on the given labels as if none were wrong explains them without noise. This
+is the simplest explanation, and is kept unless there is a sign against it:
 
-- a row that a person decided, against its label;
-- one number more: the same belief, with labels that are wrong at one rate in no particular way, is likelier by more
-  than `LIKELIER`. The priors count, also that of how blurred a belief usually is: belief that is blurred enough
+- a row that a person decided against its label;
+- one more parameter: the same belief, with labels wrong at one rate in no particular way, is likelier by more than
+  `LIKELIER`. The priors count, including that of how blurred a belief usually is: belief that is blurred enough
   explains any labels, such as those of two classes of which two in five are exchanged;
 - the control group: under belief without noise, trusted labels are likelier than the others by more than `CLEARLY`
-  standard errors, though both were judged alike, each by fits without it. Likelier than is expected of rows as hard as
-  these: trusted rows may have been picked because they are hard. The standard error is that of no noise, where both are
-  of one kind: a few trusted rows among which the rare surprise is missing would seem far surer of themselves than they
-  are. Some do so by chance: `SURELY` is needed if the noise that is then found makes all labels less likely by more
-  units than it has numbers;
-- all labels together: trusted ones without noise and the others with it, by a belief that is found on the trusted ones,
-  are likelier than all without noise by one belief. The priors of all numbers count. What one number more loses is
-  taken off.
+  standard errors, though both were judged alike, each by fits without it. The comparison is with what is expected of
+  rows as hard as these: trusted rows may have been picked because they are hard. The standard error is that without
+  noise, where both are of one kind: a few trusted rows that happen to miss the rare surprise would give far too small a
+  standard error of their own. Some groups differ by chance: `SURELY` is needed if the noise that is then found makes
+  all labels less likely by more units than it has parameters;
+- all labels together: trusted ones without noise and the others with it, by a belief fitted to the trusted ones, are
+  likelier than all without noise by one belief. The priors of all parameters count. The loss of the one more parameter
+  is subtracted.
 
 The two explanations by noise need no margin together: it is enough if one is likelier by more units than the other is
-less likely. Many numbers alone are never enough: where classes overlap they gain units on clean labels as well, for an
-overlap and labels that are exchanged there look alike. Noise also hits rows where belief is sure, an overlap does not.
-There one number gains, or loses little; on clean tables it is clearly against noise, and outweighs a gain by chance.
+less likely. Many parameters alone are never enough: where classes overlap they gain units on clean labels as well,
+since an overlap and labels exchanged there look alike. Noise also affects rows where belief is confident, an overlap
+does not. With noise, one parameter gains, or loses little; on clean tables it is clearly against noise, and outweighs a
+gain by chance.
 
-**Without a control group** the explanation of one number needs no margin either: its priors count already, and in small
-tables no more can be had. The two together need `LIKELIER`. Where noise of many numbers does not raise the
-log-likelihood by as much as it has numbers (Akaike), or is less likely than noise of one number, this judges: where
-classes overlap, the other may find most labels wrong, and explain them worse.
+**Without a control group** the explanation with one parameter needs no margin either: its priors count already, and
+small tables have no further evidence. The two together need `LIKELIER`. If noise with many parameters does not raise
+the log-likelihood by as many units as it has parameters (Akaike), or is less likely than noise with one, the latter
+judges: where classes overlap, the former may find most labels wrong, and explain them worse.
 
-**Which noise?** The plain one, of one rate for each group, unless many numbers explain the labels better by as many
-units as they are. Where the plain one is an explanation by itself, likelier than none by more than `LIKELIER`, the gain
-must be clear (Bayes): many numbers always find something in belief that is not quite right.
+**Which noise?** The plain one, with one rate for each group, unless many parameters explain the labels better by as
+many units as there are parameters. If the plain one is an explanation by itself, likelier than none by more than
+`LIKELIER`, the gain must be clear (Bayes): many parameters always fit some error of the belief.
 
-**Decided rows** were picked, mostly where label and belief are about as likely. Beliefs that are too sure there need
-not be so elsewhere, and a calibration that has no more than these rows to go by may be vague enough to explain all
-wrong labels away. So it is dropped for the one by labels alone if that explains all that was seen, the labels of all
-rows and the classes decided on, better by half as many units as the noise has numbers times the logarithm of the rows.
+**Decided rows** were picked, mostly where label and belief are about equally likely. Beliefs that are overconfident
+there need not be so elsewhere, and a calibration based on these rows alone may be vague enough to explain all wrong
+labels away. So it is replaced by the one from labels alone if that explains all data, the labels of all rows and the
+classes decided on, better by half the number of noise parameters times the logarithm of the number of rows.
 
-**Twice.** Quality is found, the kernel regression fitted again with it as weights, and all is done once more with its
-new scores. Without trusted rows the noise stays as it was found the first time: labels that had a part in the weights
-of their neighbours are too easily explained.
+**Twice.** Quality is computed, the kernel regression is fitted again with it as weights, and everything is repeated
+with its new scores. Without trusted rows the noise of the first time is kept: labels that influenced the weights of
+their neighbours are too easily explained.
 
-**Intervals.** The rate is a function of the calibration, which is known as well as the trusted rows tell it: numbers
-drawn from its distribution (Laplace) give rates, whose variance is that of the estimate. No model of noise is right,
-though, and no learner: the rate is found again by each learner alone, and by noise that does not depend on the row; and
-how far these are apart counts as well.
+**Intervals.** The rate is a function of the calibration, which is known as accurately as the trusted rows determine it:
+draws from its distribution (Laplace) give rates, whose variance is that of the estimate. But no model of noise is
+exact, and no learner: the rate is computed again by each learner alone, and by noise that does not depend on the row,
+and the spread of these counts as well.
 """
 
 from typing import NamedTuple
@@ -56,19 +57,19 @@ from proxbi.cleaning.method.calibration import TINY, Calibration, Labels, Scores
 from proxbi.cleaning.method.noise_model import Noise
 
 CLEARLY, SURELY = 2.0, 3.0
-"""Standard errors: one of forty control groups, and one of seven hundred, is so much likelier by chance."""
+"""Standard errors: one control group in forty, and one in seven hundred, is so much likelier by chance."""
 LIKELIER = 2.0
 """Units of the log-posterior: odds of seven."""
 ENOUGH = 5000
-"""Rows without trust that the calibration is found on, by alternation."""
+"""The number of untrusted rows for the alternation that finds the calibration."""
 DRAWS, DRAWN = 16, 1000
-"""How many calibrations are drawn, and on how many rows their rates are found."""
+"""The number of calibrations drawn, and of the rows on which their rates are computed."""
 ROUNDS = 3
 """Of calibration with the noise fixed."""
 
 
 class Evidence(NamedTuple):
-    """Labels, which of them are trusted, and what every learner says of their rows."""
+    """Labels, which of them are trusted, and the scores of their rows by every learner."""
 
     labels: Labels
     trusted: Bool[np.ndarray, " rows"]
@@ -94,12 +95,12 @@ class Evidence(NamedTuple):
 
     @property
     def labelled(self) -> Int[np.ndarray, " labelled"]:
-        """The rows that inform about the noise: all whose original label is known."""
+        """The rows that inform the noise: all whose original label is known."""
         return np.flatnonzero(~self.trusted | self.decided)
 
     @property
     def sure(self) -> Int[np.ndarray, " sure"]:
-        """The rows that are."""
+        """The trusted rows."""
         return np.flatnonzero(self.trusted)
 
 
@@ -107,37 +108,37 @@ class Signs(NamedTuple):
     """How much better noise explains labels than belief without noise."""
 
     plainly: float
-    """By how many units of the log-posterior, if it is in no particular way: `Explained.plainly_likelier`."""
+    """In units of the log-posterior, for plain noise: `Explained.plainly_likelier`."""
     likelier: float
-    """By how many, if it has many numbers."""
+    """The same for noise with many parameters."""
     pays: bool
-    """Whether these raise the log-likelihood by as much as they are."""
+    """Whether these raise the log-likelihood by as many units as there are parameters."""
 
     @property
     def together(self) -> float:
-        """What both gain. Where classes overlap, many numbers gain; one number does not, for easy rows are right."""
+        """The gain of both. Where classes overlap, many parameters gain; one does not, since easy rows are right."""
         return self.plainly + self.likelier
 
 
 class Decision(NamedTuple):
-    """How a label is judged."""
+    """How labels are judged."""
 
     calibration: Calibration
     noise: Noise
     noisy: bool
-    """Whether there is any noise by the signs."""
+    """Whether the signs show any noise."""
     covariance: Float[np.ndarray, "numbers numbers"]
     """Of the calibration."""
     sharp: Calibration
     """The calibration if there is noise, whatever the signs say."""
 
     def verdict(self, scores: Scores, labels: Labels) -> noise_model.Verdict:
-        """Of these rows."""
+        """The verdict on these rows."""
         return noise_model.judge(self.noise, self.calibration.belief(scores), labels)
 
 
 def decide(scores: Scores, evidence: Evidence, draw: np.random.Generator) -> Decision:
-    """By scores of learners of all rows alike."""
+    """The decision from scores of learners that weigh all rows equally."""
     doubtful, sure, labels = evidence.doubtful, evidence.sure, evidence.labels
     some = np.sort(draw.permutation(doubtful)[:ENOUGH])
     few, few_labels = _take(scores, some), labels.take(some)
@@ -169,8 +170,8 @@ def decide(scores: Scores, evidence: Evidence, draw: np.random.Generator) -> Dec
 
 
 def _by_trusted(explained: noise_model.Explained, scores: Scores, evidence: Evidence) -> tuple[Calibration, Noise]:
-    """The calibration by trusted rows, if there are any, and the noise with it. What a decided row says of the
-    calibration depends on the noise, and what it says of the noise on the calibration: they take turns.
+    """The calibration by trusted rows, if there are any, and the noise with it. For decided rows the calibration
+    depends on the noise, and the noise on the calibration: the two fits alternate.
     """
     sharp, noise, sure = explained.sharp, explained.noise, evidence.sure
     for _ in range(ROUNDS if evidence.decided.any() else 1):
@@ -189,7 +190,7 @@ def _noise(sharp: Calibration, start: Noise, scores: Scores, evidence: Evidence)
 
 
 def _log_likelihood(sharp: Calibration, noise: Noise, scores: Scores, evidence: Evidence) -> float:
-    """Of all that was seen: labels, and the classes of decided and other trusted rows."""
+    """Of all data: labels, and the classes of decided and other trusted rows."""
     labels, control = evidence.labels, evidence.trusted & ~evidence.decided
     belief = sharp.belief(scores)
     seen = labels.repeats * np.log(noise_model.judge(noise, belief, labels).likelihood)
@@ -197,12 +198,12 @@ def _log_likelihood(sharp: Calibration, noise: Noise, scores: Scores, evidence: 
 
 
 def _clear_gain(evidence: Evidence) -> float:
-    """Units of log-likelihood that are clearly more than the numbers of the noise gain by chance (Bayes)."""
+    """Units of log-likelihood that are clearly more than the noise parameters gain by chance (Bayes)."""
     return noise_model.numbers(evidence.groups, evidence.classes) * float(np.log(len(evidence.doubtful))) / 2
 
 
 def decide_again(before: Decision, scores: Scores, evidence: Evidence, draw: np.random.Generator) -> Decision:
-    """By scores of learners that weigh the rows by their quality."""
+    """The decision from scores of learners that weigh the rows by their quality."""
     doubtful, labelled, sure, labels = evidence.doubtful, evidence.labelled, evidence.sure, evidence.labels
     some = np.sort(draw.permutation(doubtful)[:ENOUGH])
     few, few_labels = _take(scores, some), labels.take(some)
@@ -226,7 +227,7 @@ def decide_again(before: Decision, scores: Scores, evidence: Evidence, draw: np.
 def drawn_qualities(
     decision: Decision, scores: Scores, evidence: Evidence, draw: np.random.Generator
 ) -> tuple[Int[np.ndarray, " some"], Float[np.ndarray, "draws some"]]:
-    """Some of the rows that are not trusted, and their quality under calibrations that may as well be right."""
+    """Some untrusted rows, and their quality under plausible calibrations."""
     some = np.sort(draw.permutation(evidence.doubtful)[:DRAWN])
     few, labels = _take(scores, some), evidence.labels.take(some)
     root = np.linalg.cholesky(decision.covariance)
@@ -250,7 +251,7 @@ def other_qualities(
     qualities = [noise_model.judge(plain, belief, labels).quality]
     for index in range(len(scores)) if len(scores) > 1 else ():
         one = [scores[index]]
-        # Alone, a learner must be sharper by what the others were.
+        # Alone, a learner must be sharper to replace the others.
         centre = decision.sharp._replace(sharpness=decision.sharp.sharpness[[index]] + np.log(len(scores)))
         offset = _offset(decision.noise, centre, one, evidence)
         alone = calibrate(_take(one, sure), evidence.targets(sure), centre, offset=offset)
@@ -261,7 +262,7 @@ def other_qualities(
 
 
 def _plain(found: Decision, explained: noise_model.Explained, scores: Scores, labels: Labels) -> Decision:
-    """The decision by noise in no particular way."""
+    """The decision by plain noise."""
     sharp = explained.plain_calibration
     noise = noise_model.fit_near(explained.plain, sharp.belief(scores), labels)
     return found._replace(calibration=sharp, noise=noise, sharp=sharp)
@@ -281,14 +282,14 @@ def _is_noisy(signs: Signs, blurred: Calibration, scores: Scores, evidence: Evid
 
 
 def _pays(found: Decision, blurred: Calibration, scores: Scores, evidence: Evidence) -> bool:
-    """Whether the noise raises the log-likelihood by as much as it has numbers (Akaike)."""
+    """Whether the noise raises the log-likelihood by as many units as it has parameters (Akaike)."""
     gain = _with_noise(found, scores, evidence) - calibration.without_noise(blurred.belief(scores), evidence.labels)
     return float(np.sum(gain)) > noise_model.numbers(evidence.groups, evidence.classes)
 
 
 def _likelier(found: Decision, scores: Scores, evidence: Evidence, judges: Int[np.ndarray, " judges"]) -> float:
-    """By how many units the log-posterior of what was found is above that of one belief, without noise, for all rows:
-    those that are trusted and those that are not.
+    """By how many units the log-posterior of `found` exceeds that of one belief, without noise, for all rows, trusted
+    or not.
     """
     few, labels = _take(scores, judges), evidence.labels.take(judges)
     usual = evidence.usual
@@ -313,7 +314,7 @@ def _apart_by(blurred: Calibration, scores: Scores, evidence: Evidence) -> float
 
 
 def _apart(few: Float[np.ndarray, " few"], many: Float[np.ndarray, " many"]) -> float:
-    """By how many standard errors the mean of the few is above that of the many, if both are of one kind."""
+    """By how many standard errors the mean of the few exceeds that of the many, if both are of one kind."""
     error = np.concatenate([few, many]).std() * np.sqrt(1 / len(few) + 1 / len(many))
     return float((few.mean() - many.mean()) / max(error, TINY))
 
@@ -324,7 +325,7 @@ def _expected(belief: Float[np.ndarray, "rows classes"]) -> Float[np.ndarray, " 
 
 
 def _offset(noise: Noise, calibration: Calibration, scores: Scores, evidence: Evidence) -> calibration.Offset:
-    """Of the trusted rows: what the labels of those that were decided say of their classes."""
+    """For the trusted rows: the evidence of the labels of decided rows for their classes."""
     sure = evidence.sure
     return noise_model.offset_of(noise, calibration.belief(_take(scores, sure)), evidence.labels.take(sure))
 

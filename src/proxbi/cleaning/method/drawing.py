@@ -17,10 +17,10 @@ from jaxtyping import Bool, Int
 from proxbi.cleaning.method.randomness import numbers
 
 FIT = 30_000
-"""The maximal number of rows that are fitted, at most half of them trusted, unless the user wants another: learning
-from so many takes a minute or two, and a gigabyte, on any machine."""
+"""The default maximal number of fitted rows, at most half of them trusted: learning from so many takes a minute or two,
+and a gigabyte, on any machine."""
 FEWEST = 100
-"""The least that this number may be: half of it is what labels take to be judged by one another."""
+"""The smallest allowed value of this number: half of it is the least for labels to be judged by one another."""
 
 
 class Drawn(NamedTuple):
@@ -36,7 +36,7 @@ class Drawn(NamedTuple):
 
 
 def checked_number(learn_from: object) -> int:
-    """The maximal number of rows to fit, or an error that says what it must be."""
+    """The maximal number of rows to fit; an error if it is invalid."""
     if isinstance(learn_from, bool) or not isinstance(learn_from, Integral):
         raise TypeError(f"learn_from must be an integer, the maximal number of rows to learn from, got {learn_from!r}.")
     if learn_from < FEWEST:

@@ -1,4 +1,4 @@
-"""Whether there is room to learn from so many rows, asked before the work begins.
+"""Whether there is memory to learn from so many rows, checked before the work begins.
 
 An estimate: peaks measured with 10 and 60 classes, 20 columns and 30,000 to 120,000 rows were 8 to 25 % below it.
 """
@@ -10,13 +10,13 @@ from proxbi.cleaning.method.drawing import FIT
 from proxbi.cleaning.method.scoring import LANDMARKS
 
 KERNEL = 8 * LANDMARKS
-"""Bytes for each row that is fitted: its kernel values, in single precision, twice."""
+"""Bytes for each fitted row: its kernel values, in single precision, twice."""
 COLUMN = 36
-"""Bytes for each row and column: of one and a half times as many rows as are fitted, their values as they are in the
-file, in a data frame, and twice in single precision."""
+"""Bytes for each fitted row and column: for one and a half times as many rows, the values as in the file, in a data
+frame, and twice in single precision."""
 CLASS = 500
-"""Bytes for each row and class, of `FIT` rows at most: scores and probabilities under several calibrations. Of more
-rows, calibrations are found on some."""
+"""Bytes for each row and class, of `FIT` rows at most: scores and probabilities under several calibrations. With more
+rows, calibrations use some of them."""
 GIB = 2**30
 
 
@@ -36,7 +36,7 @@ def require_memory(rows: int, classes: int, columns: int) -> None:
 
 
 def needed_memory(rows: int, classes: int, columns: int) -> float:
-    """In bytes, beside the table itself.
+    """In bytes, in addition to the table itself.
 
     >>> f"{needed_memory(30_000, classes=10, columns=20) / GIB:.2f} GiB"
     '0.50 GiB'

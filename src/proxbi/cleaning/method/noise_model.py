@@ -1,4 +1,4 @@
-r"""Which labels are wrong, given what models that were not shown them believe.
+r"""Which labels are wrong, given the beliefs of models that have not seen them.
 
 **Belief** b(t | u) of the classes t of row u comes from `calibration.py`.
 
@@ -10,25 +10,25 @@ d the difficulty of the row; and a wrong one is g with probability
 
     S(t, g | u) = (1 - w) C(t, g) + w b(g | u) / (1 - b(t | u)),     w = sigmoid(plausible),
 
-that is as usual for this pair of classes, or as is plausible for this row. Hence, for the label g that was given,
+that is, as usual for this pair of classes, or as plausible for this row. Hence, for the label g that was given,
 
     P(g, right | u) = b(g | u) (1 - r(u, g)),    P(g, wrong | u) = sum_{t != g} b(t | u) r(u, t) S(t, g | u),
 
 and the *quality* of the label is the first over the sum of both, which is its likelihood.
 
-**Decided rows.** A person who saw row u and its label g says that its class is t. Rows to look at may be picked by u
-and g, which are known of all rows, so that picking them is ignorable: the likelihood of all that was seen is the
-product of P(g | u) over the rows and of P(t | g, u) over the decided ones. So a decided row has P(g, t | u) in the fit
-of the noise, where all other classes are struck out; and in the calibration, which is fitted to some rows only, its
-class counts given its label: softmax of the logits plus log P(g | t, u), the *offset*.
+**Decided rows.** A person who saw row u and its label g decided that its class is t. Rows to review may be picked by u
+and g, which are known for all rows, so the selection is ignorable: the likelihood of the data is the product of P(g |
+u) over the rows and of P(t | g, u) over the decided ones. So a decided row has P(g, t | u) in the fit of the noise,
+which excludes all other classes; and in the calibration, which is fitted to some rows only, its class counts given its
+label: softmax of the logits plus log P(g | t, u), the *offset*.
 
-**Calibration and noise apart.** Blurred belief without noise explains labels nearly as well as sharp belief with noise:
-the labels alone cannot tell. Trusted rows can, for their labels have no noise: they alone fit the calibration, under a
-normal prior; then the noise is fitted to the other labels (C by expectation maximisation, the rest by Newton-like
-steps). The centre of the prior comes from the other labels, by alternating the two: noise given the calibration, then
-the calibration given the class that each row probably has. This starts with sharp belief and stops early, which is the
-assumption of confident learning: most rows of a class look like it. Without trusted rows it is all there is, and goes
-on for longer where that makes the labels likelier.
+**Separating calibration from noise.** Blurred belief without noise explains labels nearly as well as sharp belief with
+noise: labels alone cannot decide. Trusted rows can, since their labels have no noise: the calibration is fitted to them
+alone, under a normal prior; then the noise is fitted to the other labels (C by expectation maximisation, the rest by
+Newton-like steps). The centre of the prior comes from the other labels, by alternating the two: noise given the
+calibration, then the calibration given the class that each row probably has. This starts with sharp belief and stops
+early, which is the assumption of confident learning: most rows of a class look like it. Without trusted rows there is
+nothing else, and the alternation continues for longer if that makes the labels likelier.
 """
 
 from typing import NamedTuple
@@ -54,9 +54,9 @@ from proxbi.cleaning.method.calibration import (
 from proxbi.cleaning.method.label_noise import estimate_confusion
 
 NEVER = -30.0
-"""Log-odds of what does not happen: plain noise has it for `plausible`."""
+"""Log-odds of an impossible event: `plausible` of plain noise."""
 LITTLE = -4.0
-"""Log-odds of a wrong label where there is hardly any."""
+"""Log-odds of a wrong label if there are hardly any."""
 RATES = (-3.0, -1.0)
 """Log-odds of a wrong label to start from."""
 SHARPER, ROUNDS, MOST_ROUNDS = 4.0, 4, 8
@@ -81,15 +81,15 @@ class Noise(NamedTuple):
 
 
 class Explained(NamedTuple):
-    """What noisy labels alone say."""
+    """Calibration and noise from noisy labels alone."""
 
     sharp: Calibration
-    """As sharp as can be."""
+    """As sharp as possible."""
     halfway: Calibration
-    """Between this and what noise in no particular way makes of it: the centre of the prior for trusted rows."""
+    """Between this and the one with plain noise: the centre of the prior for trusted rows."""
     noise: Noise
     plain: Noise
-    """Noise in no particular way, by itself: labels are wrong at one rate."""
+    """Plain noise by itself: labels are wrong at one rate, in no particular way."""
     plain_calibration: Calibration
     """The calibration with it."""
     plainly_likelier: float
@@ -97,7 +97,7 @@ class Explained(NamedTuple):
 
 
 class Verdict(NamedTuple):
-    """What belief and noise say of each row."""
+    """The probabilities of each row, given belief and noise."""
 
     right: Float[np.ndarray, " rows"]
     """P(given, right | u)."""
@@ -147,11 +147,11 @@ def simplest(
     noise: Noise, belief: Float[np.ndarray, "rows classes"], labels: Labels, *, plain_is_likely: bool = False
 ) -> Noise:
     """Plain noise, which is the same for all rows of a group, unless this one explains the labels better by as many
-    units as it has more numbers (Akaike); if plain noise is an explanation by itself, times half the logarithm of the
-    rows (Bayes).
+    units as it has more parameters (Akaike); if plain noise is an explanation by itself, times half the logarithm of
+    the number of rows (Bayes).
     """
     classes = belief.shape[1]
-    more = 2 + classes + (classes if classes > 2 else 0)  # hard, plausible, by class; and, at the least, C
+    more = 2 + classes + (classes if classes > 2 else 0)  # hard, plausible, by class; and at least C
     margin = more * float(np.log(labels.repeats.sum())) / 2 if plain_is_likely else float(more)
     plain = fit_near(plainly(noise), belief, labels)
     gain = log_likelihood(judge(noise, belief, labels), labels) - log_likelihood(judge(plain, belief, labels), labels)
@@ -159,7 +159,7 @@ def simplest(
 
 
 def plainly(noise: Noise) -> Noise:
-    """The noise without all that depends on the row or the class."""
+    """The noise without any dependence on the row or the class."""
     nothing = no_noise(len(noise.by_group), len(noise.by_class))
     return nothing._replace(rate=noise.rate, by_group=noise.by_group, plausible=NEVER)
 
@@ -171,8 +171,8 @@ def no_noise(groups: int, classes: int) -> Noise:
 
 
 def explain(scores: Scores, labels: Labels, groups: int, usual: Calibration, blurred: Calibration) -> Explained:
-    """What noisy labels alone say; `usual` is what is expected of such scores, and `blurred` what these labels say if
-    none is wrong.
+    """Calibration and noise from noisy labels alone; `usual` is the calibration expected for such scores, and `blurred`
+    the one of these labels if none is wrong.
     """
     centre, rate, plainly_likelier = _explain_simply(scores, labels, usual)
     plain = plainly(no_noise(groups, len(usual.bias))._replace(rate=rate))
@@ -193,7 +193,8 @@ def explain(scores: Scores, labels: Labels, groups: int, usual: Calibration, blu
 def explain_longer(explained: Explained, scores: Scores, labels: Labels, usual: Calibration) -> Explained:
     """The same after more rounds of the alternation, if these labels are then likelier, priors included.
 
-    Stopping early keeps belief sharp, which is an assumption. Trusted rows correct it; without any, the labels must.
+    Stopping early keeps belief sharp, which is an assumption. Trusted rows correct it; without any, only the labels
+    can.
     """
     now, noise = explained.sharp, explained.noise
     for _ in range(MOST_ROUNDS):
@@ -220,13 +221,13 @@ def offset_of(noise: Noise, belief: Float[np.ndarray, "rows classes"], labels: L
 
 
 def numbers(groups: int, classes: int) -> int:
-    """How many of them describe the noise: by how much it must raise the log-likelihood to be believed (Akaike)."""
+    """The number of noise parameters: by how much the noise must raise the log-likelihood to be believed (Akaike)."""
     return 3 + classes + (groups if groups > 1 else 0)
 
 
 def price(noise: Noise) -> float:
-    """Of its numbers, in units of the log-posterior: how far each is from the centre of its prior, but no more than one
-    unit (Akaike). A class without any wrong label is far from all others, and not less believable for it.
+    """The price of its parameters, in units of the log-posterior: how far each is from the centre of its prior, but at
+    most one unit (Akaike). A class without any wrong label is far from all others, but no less believable.
     """
     parts = [(noise.rate, RATE)]
     if len(noise.by_group) > 1:
@@ -237,10 +238,10 @@ def price(noise: Noise) -> float:
 
 
 def _explain_simply(scores: Scores, labels: Labels, usual: Calibration) -> tuple[Calibration, float, float]:
-    """The calibration, without biases, by noisy labels that are all wrong at one rate r, and uniform where they are;
+    """The calibration, without biases, by noisy labels that are wrong at one rate r, uniformly over the other classes;
     and the log-odds of r.
 
-    And by how many units its log-posterior is above that of the best one with r = 0.
+    And by how many units its log-posterior exceeds that of the best one with r = 0.
     """
     rows, classes, learners = np.arange(len(labels.given)), len(usual.bias), len(scores)
 
@@ -277,14 +278,14 @@ def true_classes(verdict: Verdict, labels: Labels) -> Float[np.ndarray, "rows cl
 
 
 def log_likelihood(verdict: Verdict, labels: Labels) -> float:
-    """Of the labels."""
+    """The log-likelihood of the labels."""
     return float(np.sum(labels.repeats * np.log(verdict.likelihood)))
 
 
 def _fit_from(
     start: Noise, belief: Float[np.ndarray, "rows classes"], labels: Labels, rounds: int
 ) -> tuple[float, Noise]:
-    """The loss and the noise after so many rounds of fitting all numbers and then C."""
+    """The loss and the noise after some rounds of fitting all parameters and then C."""
     noise, loss = start, np.inf
     for left in reversed(range(rounds)):
         loss, noise = _fit_numbers(noise, belief, labels)
@@ -311,7 +312,7 @@ def _fit_numbers(start: Noise, belief: Float[np.ndarray, "rows classes"], labels
         noise = noise_of(x)
         verdict, rates, hardness, plausible, usual = _parts(noise, belief, labels)
         rows, weight = np.arange(len(belief)), labels.repeats / verdict.likelihood
-        by_logit = verdict.wrong * (1 - rates)  # the derivative of the likelihood by the log-odds of each r
+        by_logit = verdict.wrong * (1 - rates)  # the derivative of the likelihood in the log-odds of each r
         by_logit[rows, labels.given] = -verdict.right * rates[rows, labels.given]
         by_logit *= weight[:, None]
         by_row = by_logit.sum(axis=1)
@@ -331,7 +332,7 @@ def _fit_numbers(start: Noise, belief: Float[np.ndarray, "rows classes"], labels
 
 
 def _pairs(noise: Noise, belief: Float[np.ndarray, "rows classes"], labels: Labels) -> Float[np.ndarray, "true given"]:
-    """How many rows of each class are expected to have been given as each other one, in the way C describes."""
+    """The expected number of rows of each class that were labelled as each other one through C."""
     verdict, _, _, plausible, usual = _parts(noise, belief, labels)
     share = expit(noise.plausible)
     by_pair = (1 - share) * usual / np.maximum((1 - share) * usual + share * plausible, TINY)
@@ -344,7 +345,7 @@ def _pairs(noise: Noise, belief: Float[np.ndarray, "rows classes"], labels: Labe
 def _parts(
     noise: Noise, belief: Float[np.ndarray, "rows classes"], labels: Labels
 ) -> tuple[Verdict, np.ndarray, np.ndarray, np.ndarray, np.ndarray]:
-    """The verdict; and what it is made of: r, d, and the two parts of S(., g)."""
+    """The verdict and its parts: r, d, and the two terms of S(., g)."""
     rows = np.arange(len(belief))
     own = belief[rows, labels.given]
     hardness = np.log(1e-3 + 1 - belief.max(axis=1)) - np.log(0.5)

@@ -1,11 +1,11 @@
-"""Random numbers of our own."""
+"""The package's own streams of random numbers."""
 
 import numpy as np
 from jaxtyping import UInt64
 
 OWN = 0x70726F78626931
-"""What sets our streams apart ("proxbi1"): with the user's seed alone, the rows we sample would be the first of
-`default_rng(seed).permutation(n)`, which are just the rows that somebody with the same seed has spoiled."""
+"""Sets these streams apart ("proxbi1"): with the user's seed alone, the sampled rows would be the first of
+`default_rng(seed).permutation(n)`, the very rows whose labels somebody with the same seed has corrupted."""
 
 
 def stream(seed: int) -> np.random.Generator:
@@ -18,9 +18,9 @@ def stream(seed: int) -> np.random.Generator:
 
 
 def numbers(seed: int, rows: UInt64[np.ndarray, " rows"]) -> UInt64[np.ndarray, " rows"]:
-    """A random number for each row, by its place in the table alone: the same in whatever blocks the rows come. No two
-    rows of a table have the same one (splitmix64; Steele, Lea and Flood, Fast splittable pseudorandom number
-    generators, OOPSLA 2014).
+    """A random number for each row, by its place in the table alone: the same for any division into blocks. No two rows
+    of a table have the same one (splitmix64; Steele, Lea and Flood, Fast splittable pseudorandom number generators,
+    OOPSLA 2014).
 
     >>> whole, part = np.arange(9, dtype=np.uint64), np.arange(4, 9, dtype=np.uint64)
     >>> bool(np.all(numbers(0, whole)[4:] == numbers(0, part)))

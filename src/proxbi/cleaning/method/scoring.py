@@ -125,7 +125,7 @@ class Judged(NamedTuple):
     other: Int[np.ndarray, " rows"]
     """The most likely class if the label is wrong."""
     some: Int[np.ndarray, " some"]
-    """Untrusted rows for which the following is known too:"""
+    """Untrusted rows for which the following two are known too."""
     drawn: Float[np.ndarray, "draws some"]
     """Their quality under calibrations drawn from the posterior; empty if nothing was learned."""
     otherwise: Float[np.ndarray, "ways some"]
@@ -163,8 +163,8 @@ class Fitted(NamedTuple):
         """The same with the best ridge.
 
         The ridge was solved for on a sample, with weights that were not yet these: it may be so small that wrong labels
-        are reproduced. Of some larger ones too, that is taken whose scores are closest to the labels, which had no part
-        in them.
+        are reproduced. Some larger ones are tried too, and the one is used whose leave-one-out scores are closest to
+        the labels.
         """
         total = (weights * np.asarray(self.rows.repeats)[: len(self.fit)])[:, None]
         labels = np.eye(self.classes)[np.asarray(self.rows.given.labels)[: len(self.fit)]]
@@ -221,7 +221,7 @@ def judge_all(
     quality = first = decision.verdict(scores, evidence.labels).quality
     weights = wanted_weights(wanted, table, fitted, settings) if wanted else np.where(trusted, 1, quality)
     if decision.noisy or wanted or len(fit) > MANY:
-        regress = fitted.regress if len(fit) > MANY else fitted.regress_best  # of many rows each fit costs seconds
+        regress = fitted.regress if len(fit) > MANY else fitted.regress_best  # with many rows each fit takes seconds
         coefficients, scores[0] = regress(weights, most)
         decision = decide_again(decision, scores, evidence, draw)
     scorer: Scoring = Scorer.of(fitted.phi, coefficients, others)

@@ -128,7 +128,7 @@ def sentences(
     informed: bool,
     wanted: bool,
 ) -> Iterator[str]:
-    """Warnings for readers of the result; `wanted` tells whether weights were requested."""
+    """Warnings for readers of the result; `wanted`: whether weights were requested."""
     trusted, classes = figures.trusted, len(figures.trusted)
     if not trusted.any():
         yield (

@@ -32,7 +32,7 @@ class Table(NamedTuple):
         return np.ones(len(self.labels), bool) if self.votes is None else (self.votes >= 0).any(axis=1) | self.trusted
 
     before: Int[np.ndarray, " rows"] | None = None
-    """The label that a row had until a person decided about it; -1 for rows that nobody decided."""
+    """The label of a row before a person decided it; -1 for rows that nobody decided."""
 
     @property
     def decided(self) -> Bool[np.ndarray, " rows"]:

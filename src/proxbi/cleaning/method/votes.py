@@ -70,7 +70,7 @@ CLASS_VOTES = 5.0
 LEAST, MOST = 1e-4, 0.98
 """The bounds of rates of wrong votes: no vote is a proof."""
 ROUNDING = 1e-12
-"""Smaller gains are taken as 0."""
+"""Smaller gains count as 0."""
 FINE, COARSE, MEANS = ((np.arange(points) + 0.5) / points for points in (1000, 100, 50))
 """The rates at which the posterior of a rate is computed, for intervals and for means; and the means of its prior."""
 DOUBTS = (1 - np.cos(np.linspace(0, np.pi, 401))) / 2

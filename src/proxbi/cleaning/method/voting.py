@@ -62,8 +62,8 @@ class Ballot(NamedTuple):
         return cls(Votes.of(table.votes[rows]), known, table.decided[rows], table.repeats[rows].astype(np.float64))
 
     def by_votes_alone(self, classes: int) -> tuple[Float[np.ndarray, "rows classes"], Annotators]:
-        """The first probabilities and annotators. Decided rows are read like all others for them: they were picked
-        where votes go wrong, and as a sample of what annotators do they would discredit all of them.
+        """The first probabilities and annotators. Decided rows are treated like all others here: they were picked where
+        votes go wrong, and as a sample of the annotators' work they would discredit all of them.
         """
         fair = np.where(self.decided, -1, self.known)
         shares, annotators = ballots.by_votes_alone(self.votes, classes, fair, self.repeats)
