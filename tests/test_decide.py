@@ -40,6 +40,13 @@ def noise(move: Move) -> float:
     return ROUNDING * EPS * move.size + move.value_error
 
 
+@pytest.mark.parametrize(("slope", "doubtful"), [(-1e-20, True), (1e-20, True), (1e-18, False)])
+def test_a_slope_that_is_smaller_than_its_error_is_doubtful(slope: float, doubtful: bool) -> None:
+    """The step was blamed: after a poor estimate at x0, an answer, the radius shrank to nothing."""
+    move = made(predicted=1e-20, by_value=0.0, by_slopes=slope, slope_error=1e-19)
+    assert judged(move) == (False, False, doubtful)
+
+
 magnitudes = st.floats(-18, 12).map(lambda power: 10.0**power) | st.just(0.0)
 signed = st.builds(math.copysign, magnitudes, st.sampled_from([-1.0, 1.0]))
 moves = st.builds(

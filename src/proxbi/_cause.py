@@ -60,6 +60,8 @@ def named(problem: Problem, solver: Solver, result: Result) -> Result:
         return replace(result, notes=(*result.notes, _not_finite(problem, result.x, result.y)))
     if result.status is Status.CONVERGED and _jumped(result):
         return replace(result, status=Status.FLAT_START)
+    if result.status in (Status.NONSMOOTH, Status.PRECISION) and not np.isfinite(result.stationarity):
+        result = replace(result, status=Status.LOWER_UNSOLVED)  # the certificate failed: neither name is the reason
     if result.status in (Status.NONSMOOTH, Status.PRECISION) and _spent(result):
         return replace(result, status=Status.PRECISION)
     if isinstance(solver, OnBatches) or not _unclear(result):

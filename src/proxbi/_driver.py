@@ -28,6 +28,8 @@ from proxbi.solvers import BLOCK, Fault, Info, OnBatches, Solver
 _RTOL = 1e-6  # of the default solver, where no tolerance is given
 _LEAST_RTOL = 1000  # and at least so many units of rounding: the certificate claims some tens for rounding alone
 _MOST_RECHECKS = 3  # failed confirmations of convergence, after which rounding is what is in the way
+_MAY_HAVE_CONVERGED = (Status.STEPS, Status.PRECISION, Status.NONSMOOTH)
+"""Ends of runs that went no further: the certificate, which is more accurate than a step, may show that x is there."""
 SLICE = 1.0  # seconds of steps between two looks at the clock and at Ctrl-C
 MOST_CALLS = 2**31 - 1  # as many as 32 bits count
 
@@ -147,7 +149,7 @@ class Driver:
     def result(self, status: Status) -> Result:
         """The result at the present state."""
         known = self.certificate or self._certify()[1]
-        if status is Status.STEPS and self._goal().reached(known):
+        if status in _MAY_HAVE_CONVERGED and self._goal().reached(known):
             status = Status.CONVERGED
         upper, penalty = self.objective(known.y)
         return named(self.problem, self.solver, self._made(status, known, upper + penalty))

@@ -149,9 +149,10 @@ class Status(Enum):
         "in x into the regularizer, or smooth it."
     )
     LOWER_UNSOLVED = (
-        "The lower problem at x0 could not be solved: its gradient stays large. Start at a better y0, rescale y so "
-        "that its entries are of similar size, or add a ridge term in y, as AdaptiveProxBiO(Implicit(damping=...)) "
-        "does. check(problem, x0, y0) looks for kinks, flat directions and a y that diverges."
+        "The lower problem, or the adjoint system, could not be solved accurately at x0, or at the x that is returned: "
+        "no certificate holds there. Start at a better y0, rescale y so that its entries are of similar size, keep x "
+        "in a Box, or add a ridge term in y, as AdaptiveProxBiO(Implicit(damping=...)) does. check(problem, x0, y0) "
+        "looks for kinks, flat directions and a y that diverges."
     )
 
     @property

@@ -13,10 +13,10 @@ A trial is accepted only if
 
 So an accepted step lowers the objective, or changes it by no more than rounding; if the errors are no larger than
 estimated, no accepted point is worse than x0 by more than rounding. A trial whose hypergradient is not known to within
-half of its size is always rejected: neither V nor S means anything there. If the errors of Phi^ hide the change, or V
-and S contradict one another, the point the step starts from is first evaluated again, more accurately (`doubtful`).
-That holds for a decrease as well, if an error estimate that is far too small may explain it: it is accepted once x was
-evaluated twice, with all estimates raised (`sure`).
+half of its size is always rejected: neither V nor S means anything there. If the errors of Phi^ hide the change, or
+those of d the slope, or V and S contradict one another, the point the step starts from is first evaluated again, more
+accurately (`doubtful`). That holds for a decrease as well, if an error estimate that is far too small may explain it:
+it is accepted once x was evaluated twice, with all estimates raised (`sure`).
 """
 
 from typing import NamedTuple
@@ -84,6 +84,7 @@ def decide(move: Move) -> Decision:
     falls = visible & (move.by_value <= -SUFFICIENT * gain)
     sharp = SAFETY * move.value_error <= jnp.maximum(0.5 * gain, rounding)
     slides = ~visible & sharp & (move.by_slopes + move.slope_error <= 0)
+    blurred = ~visible & sharp & (jnp.abs(move.by_slopes) < move.slope_error)
     seen = visible | (move.by_slopes < -move.slope_error)
     gulf = jnp.abs(move.by_value - move.by_slopes)
     at_odds = gulf > jnp.maximum(AT_ODDS * jnp.abs(move.by_value), rounding)
@@ -93,7 +94,7 @@ def decide(move: Move) -> Decision:
     return Decision(
         taken=taken,
         seen=taken & seen,
-        doubtful=usable & ~taken & (misled | ~(visible | sharp)),
+        doubtful=usable & ~taken & (misled | blurred | ~(visible | sharp)),
         mild=usable & (move.by_value <= gain),
     )
 
